@@ -1,0 +1,1 @@
+"""VIVI: image representations learned from unlabelled video."""

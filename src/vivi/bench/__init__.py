@@ -1,0 +1,1 @@
+"""Benchmarks: each command measures VIVI beside its peers on the present machine."""

@@ -1,0 +1,1 @@
+"""From video files to a corpus of shots and frames."""
