@@ -1,0 +1,155 @@
+"""The commands; nothing else lives here."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import tyro
+from rich.console import Console
+from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
+
+from vivi.errors import UserError
+from vivi.video.piece import PrepareSettings
+from vivi.video.prepare import Machine
+from vivi.video.synthesize import SynthesizeSettings
+
+# Modules a command needs are imported where it runs: `vivi --help` answers at once.
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Turn video files into a corpus of shots and frames."""
+
+    videos: Annotated[Positional[tuple[Path, ...]], arg(metavar="VIDEOS...")]
+    """Video files, folders (searched recursively), or manifests (.txt, .csv, .parquet with a column 'path' and
+    optional columns 'video' and 'split')."""
+    out: Path
+    """The corpus: a new folder, an interrupted one to go on with, or one to add to."""
+    settings: OmitArgPrefixes[PrepareSettings] = field(default_factory=PrepareSettings)
+    machine: OmitArgPrefixes[Machine] = field(default_factory=Machine)
+
+    def run(self, console: Console) -> None:
+        from vivi.video.prepare import prepare
+        from vivi.video.statistics import print_summary
+
+        if not self.videos:
+            raise UserError("name at least one video file, folder or manifest")
+        rows = prepare(self.videos, self.out, self.settings, self.machine, console)
+        if not any(row.status == "ok" for row in rows):
+            print_summary(self.out, console)
+            raise UserError("none of the videos could be used")
+        print_summary(self.out, console)
+        console.print(f"look at it: vivi inspect {self.out} --out page/")
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Make a page that shows a corpus: statistics, film strips with shot boundaries, skipped files."""
+
+    corpus: Positional[Path]
+    """A corpus made by vivi prepare."""
+    out: Path = Path("page")
+    """Folder of the page; open its index.html."""
+    videos: int = 24
+    """How many videos to show as film strips."""
+    seed: int = 0
+    """Which ones: another seed shows others."""
+
+    def run(self, console: Console) -> None:
+        from vivi.video.inspect import write_page
+
+        page = write_page(self.corpus, self.out, self.videos, self.seed)
+        console.print(f"open {page}")
+
+
+@dataclass(frozen=True)
+class Synthesize:
+    """Make videos of a procedural world, with true shot boundaries and labelled tasks."""
+
+    out: Path
+    """Folder for the videos, truth.json and tasks/."""
+    settings: OmitArgPrefixes[SynthesizeSettings] = field(default_factory=SynthesizeSettings)
+
+    def run(self, console: Console) -> None:
+        from vivi.video.synthesize import synthesize
+
+        synthesize(self.out, self.settings)
+        console.print(f"prepare them: vivi prepare {self.out} --out corpus/ --rate 5")
+
+
+@dataclass(frozen=True)
+class BenchPrepare:
+    """Measure vivi prepare beside ffmpeg and PySceneDetect on the same files and cores."""
+
+    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILES...")]
+    """Video files."""
+    seconds: float = 60.0
+    """Repeat each file to at least this much footage, so that start-up does not count."""
+    rate: float = 1.0
+    """Frames a second."""
+    repeats: int = 3
+    """Rounds; the median and the spread are printed."""
+    json: Path | None = None
+    """Also write the figures here."""
+
+    def run(self, console: Console) -> None:
+        from vivi.bench.prepare import bench_prepare
+
+        bench_prepare(self.files, self.seconds, self.rate, self.repeats, self.json, console)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Benchmarks on the present machine."""
+
+    command: Annotated[BenchPrepare, subcommand("prepare")]
+
+    def run(self, console: Console) -> None:
+        self.command.run(console)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The whole flow on synthesized videos, ending with a page to open."""
+
+    out: Path = Path("demo")
+    """Folder for everything the demo makes."""
+    videos: int = 40
+    """How many videos to synthesize."""
+
+    def run(self, console: Console) -> None:
+        from vivi.demo import demo
+
+        demo(self.out, self.videos, console)
+
+
+Command = (
+    Annotated[Prepare, subcommand("prepare")]
+    | Annotated[Inspect, subcommand("inspect")]
+    | Annotated[Synthesize, subcommand("synthesize")]
+    | Annotated[Bench, subcommand("bench")]
+    | Annotated[Demo, subcommand("demo")]
+)
+
+
+def main() -> None:
+    """Runs a command; what is wrong is said in one line."""
+    console = Console()
+    command = tyro.cli(Command, prog="vivi", description="Image representations from unlabelled video.")
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        command.run(console)
+    except UserError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; the same command goes on from here")
+        sys.exit(130)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt

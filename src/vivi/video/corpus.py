@@ -1,0 +1,284 @@
+"""The corpus on disk: Arrow shards of shots, a Parquet table of videos, and the settings they were made with.
+
+    corpus.json            format version and settings
+    shards/NNNNN.arrow     one row per shot: video, shot, times, frames (JPEG); memory-mapped
+    videos.parquet         one row per source video, the skipped ones with their reason
+
+The shots of a video are consecutive rows of one shard. A shard also carries the rows of its videos in its schema's
+metadata, so that renaming it into place commits both at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vivi.errors import UserError
+
+FORMAT_VERSION = 1
+SHARD_BYTES = 256 << 20
+# A record batch is what a reader maps and indexes at once: small enough to skip, large enough to be few.
+BATCH_BYTES = 8 << 20
+
+SHOT_SCHEMA = pa.schema(
+    [
+        ("video", pa.string()),
+        ("shot", pa.int32()),
+        ("times", pa.list_(pa.float64())),
+        ("frames", pa.list_(pa.binary())),
+    ]
+)
+VIDEO_SCHEMA = pa.schema(
+    [
+        ("video", pa.string()),
+        ("path", pa.string()),
+        ("status", pa.string()),
+        ("reason", pa.string()),
+        ("seconds", pa.float64()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("codec", pa.string()),
+        ("frames", pa.int32()),
+        ("shots", pa.int32()),
+        ("shard", pa.int32()),
+        ("first_row", pa.int64()),
+        ("split", pa.string()),
+    ]
+)
+Split = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class VideoRow:
+    """A row of videos.parquet."""
+
+    video: str
+    path: str
+    status: Literal["ok", "skipped"]
+    reason: str
+    split: Split
+    seconds: float = 0.0
+    width: int = 0
+    height: int = 0
+    codec: str = ""
+    frames: int = 0
+    shots: int = 0
+    shard: int | None = None
+    first_row: int | None = None
+
+
+class StorageError(Exception):
+    """The corpus cannot be written: the disk is full, read-only or gone."""
+
+
+class ShotWriter:
+    """Writes shots to an Arrow file that appears under its name only when complete."""
+
+    def __init__(self, path: Path, videos: Sequence[VideoRow] = ()) -> None:
+        self.path = path
+        self.temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        self.bytes = 0
+        self.rows = 0
+        self.frames = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        with _storage(path):
+            self._sink = pa.OSFile(str(self.temporary), "wb")
+            self._writer = pa.ipc.new_file(self._sink, _with_videos(videos))
+
+    def add(self, video: str, shot: int, times: Sequence[float], frames: Sequence[bytes]) -> None:
+        """Adds one shot; its frames are JPEG files."""
+        row = {"video": video, "shot": shot, "times": times, "frames": frames}
+        self.frames += len(frames)
+        self.add_batch(pa.RecordBatch.from_pylist([row], SHOT_SCHEMA))
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Adds the shots of a record batch; small ones are written together."""
+        self.rows += batch.num_rows
+        self.bytes += batch.nbytes
+        self._pending.append(batch)
+        self._pending_bytes += batch.nbytes
+        if self._pending_bytes >= BATCH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            with _storage(self.path):
+                self._writer.write_batch(pa.concat_batches(self._pending))
+        self._pending, self._pending_bytes = [], 0
+
+    def commit(self, sync: bool = False) -> None:
+        """Completes the file and puts it in place; with `sync`, it is on the disk afterwards."""
+        self._flush()
+        with _storage(self.path):
+            self._writer.close()
+            self._sink.close()
+            if sync:
+                _fsync(self.temporary)
+            os.replace(self.temporary, self.path)
+            if sync:
+                _fsync(self.path.parent)
+
+    def __enter__(self) -> ShotWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leaves nothing behind unless committed."""
+        if not self._sink.closed:
+            self._sink.close()
+        self.temporary.unlink(missing_ok=True)
+
+
+class _storage:
+    """Turns the OSErrors of writing into StorageError, so that they are never taken for a bad video."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            raise StorageError(f"{self.path}: {os.strerror(error.errno) if error.errno else error}") from error
+
+
+def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
+    """Replaces a file as a whole: readers see the old content or the new one."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with _storage(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _with_videos(videos: Sequence[VideoRow]) -> pa.Schema:
+    return SHOT_SCHEMA.with_metadata({"videos": json.dumps([asdict(row) for row in videos])})
+
+
+def shard_path(corpus: Path, shard: int) -> Path:
+    return corpus / "shards" / f"{shard:05d}.arrow"
+
+
+def shard_numbers(corpus: Path) -> list[int]:
+    """The shards that are in place, complete ones only."""
+    return sorted(int(path.stem) for path in (corpus / "shards").glob("*.arrow") if path.stem.isdigit())
+
+
+def open_shard(path: Path) -> pa.RecordBatchFileReader:
+    """Maps a shard into memory; rows are read from the page cache without a copy."""
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path)))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path} is damaged or not a shard ({error}); delete it and run prepare again") from None
+
+
+def shard_videos(path: Path) -> list[VideoRow]:
+    """The rows of the videos a shard was committed with."""
+    metadata = open_shard(path).schema.metadata or {}
+    return [VideoRow(**row) for row in json.loads(metadata.get(b"videos", b"[]"))]
+
+
+def write_videos(corpus: Path, rows: Sequence[VideoRow]) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(videos_table(rows), sink, compression="zstd")
+    write_atomically(corpus / "videos.parquet", sink.getvalue().to_pybytes())
+
+
+def videos_table(rows: Sequence[VideoRow]) -> pa.Table:
+    columns = {name: [getattr(row, name) for row in rows] for name in VIDEO_SCHEMA.names}
+    return pa.table(columns, schema=VIDEO_SCHEMA)
+
+
+def read_videos(corpus: Path) -> list[VideoRow]:
+    """The rows of videos.parquet; none if it is not there yet."""
+    path = corpus / "videos.parquet"
+    if not path.exists():
+        return []
+    return [VideoRow(**row) for row in _read_table(path).select([f.name for f in fields(VideoRow)]).to_pylist()]
+
+
+def _read_table(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path} cannot be read ({error}); delete it and run prepare again") from None
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One row of a shard."""
+
+    video: str
+    shot: int
+    times: list[float]
+    frames: list[bytes]
+
+
+class Corpus:
+    """A prepared corpus, opened for reading."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.settings = read_settings(self.path)
+        if not (self.path / "videos.parquet").exists():
+            raise UserError(f"{self.path} was not finished: run the same vivi prepare again")
+        self.videos = _read_table(self.path / "videos.parquet")
+
+    def shots(self, video: dict[str, Any]) -> Iterator[Shot]:
+        """The shots of a video, given as a row of `videos`, in order."""
+        reader = open_shard(shard_path(self.path, video["shard"]))
+        row = 0
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            first = max(video["first_row"] - row, 0)
+            last = min(video["first_row"] + video["shots"] - row, batch.num_rows)
+            for shot in batch.slice(first, max(last - first, 0)).to_pylist():
+                yield Shot(**shot)
+            row += batch.num_rows
+
+
+def read_settings(corpus: Path) -> dict[str, Any]:
+    """What corpus.json says, or one clear line."""
+    path = corpus / "corpus.json"
+    try:
+        settings = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{corpus} is no corpus: it has no corpus.json; make one with vivi prepare") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    version = settings.get("format_version") if isinstance(settings, dict) else None
+    if version != FORMAT_VERSION:
+        raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")
+    return dict(settings)
+
+
+def write_settings(corpus: Path, settings: dict[str, Any]) -> None:
+    content = json.dumps({"format_version": FORMAT_VERSION, **settings}, indent=2)
+    write_atomically(corpus / "corpus.json", content.encode() + b"\n")

@@ -1,0 +1,241 @@
+"""From one video file to its piece of the corpus: what a worker does.
+
+A piece is an Arrow file of the video's shots and a small JSON file that says how it went and that the piece is
+complete. Both appear atomically, so a worker can be killed at any moment and its video is simply done again.
+`vivi.video.prepare` packs the pieces into shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from PIL import Image
+
+from vivi.errors import UserError
+from vivi.video.corpus import ShotWriter, Split, VideoRow, write_atomically
+from vivi.video.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
+from vivi.video.shots import HistogramShotDetector, ShotDetector
+from vivi.video.sources import Source, text
+
+# FFmpeg on a damaged file, or a network disk, may hang inside one call; a worker that gives no sign of life for
+# this long is killed by its own alarm clock.
+STALL_SECONDS = 120
+REPORT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """What determines the content of a corpus."""
+
+    rate: float = 1.0
+    """Frames a second to sample, by presentation time."""
+    short_side: int = 256
+    """Frames are scaled down to this short side in pixels (never up)."""
+    jpeg_quality: int = 90
+    """JPEG quality of the stored frames, 1 to 95."""
+    exact: bool = False
+    """Decode every frame and take the nearest, instead of the nearest among reference frames."""
+    shot_threshold: float = 0.5
+    """How different two shots must look: lower finds more boundaries."""
+    min_shot_seconds: float = 0.5
+    """Boundaries closer than this to the one before are left out."""
+    max_shot_seconds: float = 0.0
+    """Split longer takes into shots of this length, for uncut footage; 0 leaves them whole."""
+    max_shot_frames: int = 500
+    """Split any shot longer than this, so that memory stays bounded."""
+    test_fraction: float = 0.1
+    """Share of videos held out as the test split, by a hash of the video's name."""
+
+    def check(self) -> None:
+        """Raises the one line a wrong argument deserves."""
+        for wrong, flag, wanted in (
+            (not 0 < self.rate <= 1000, "--rate", "a positive number up to 1000"),
+            (not 16 <= self.short_side <= 4096, "--short-side", "between 16 and 4096"),
+            (not 1 <= self.jpeg_quality <= 95, "--jpeg-quality", "between 1 and 95"),
+            (not self.shot_threshold > 0, "--shot-threshold", "positive"),
+            (not self.min_shot_seconds >= 0, "--min-shot-seconds", "0 or more"),
+            (not self.max_shot_seconds >= 0, "--max-shot-seconds", "0 or more"),
+            (not self.max_shot_frames >= 1, "--max-shot-frames", "1 or more"),
+            (not 0 <= self.test_fraction <= 1, "--test-fraction", "between 0 and 1"),
+        ):
+            if wrong:
+                value = getattr(self, flag.removeprefix("--").replace("-", "_"))
+                raise UserError(f"{flag} is {value}; it must be {wanted}")
+
+    @property
+    def shot_cap(self) -> int:
+        """The most frames a shot may have."""
+        if self.max_shot_seconds == 0:
+            return self.max_shot_frames
+        return min(self.max_shot_frames, max(1, round(self.max_shot_seconds * self.rate)))
+
+
+@dataclass(frozen=True)
+class VideoTask:
+    """One video for one worker."""
+
+    source: Source
+    folder: str
+    """Where pieces go; on a cluster, a folder all machines see."""
+    settings: PrepareSettings
+    threads: int = 1
+
+    @property
+    def piece(self) -> Path:
+        return Path(self.folder) / f"{hashlib.sha256(self.source.video.encode()).hexdigest()[:24]}.arrow"
+
+
+@dataclass(frozen=True)
+class PreparedVideo:
+    """The outcome of a task: the video's row and the bytes of its piece."""
+
+    row: VideoRow
+    bytes: int
+
+
+def prepare_video(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo:
+    """Decodes one video, finds its shots, and writes its piece.
+
+    `report(share of the file read, seconds of footage)` is called about twice a second. Raises StorageError where
+    the piece cannot be written; whatever is wrong with the video itself ends up in its row.
+    """
+    source, settings = task.source, task.settings
+    split = source.split or split_by_hash(source.video, settings.test_fraction)
+    row = VideoRow(source.video, text(source.path), "skipped", source.problem, split)
+    size = 0
+    if not source.problem:
+        try:
+            row, size = _write_piece(task, row, report)
+        except UnusableVideo as error:
+            row = replace(row, reason=str(error))
+        except (MemoryError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
+            # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
+            row = replace(row, reason=f"decoding failed: {type(error).__name__}: {error}")
+        finally:
+            signal.alarm(0)
+    return finish_piece(task, row, size)
+
+
+def finish_piece(task: VideoTask, row: VideoRow, size: int = 0) -> PreparedVideo:
+    """Marks the piece as complete."""
+    done = PreparedVideo(row, size)
+    write_atomically(task.piece.with_suffix(".json"), json.dumps(asdict(done)).encode(), sync=False)
+    return done
+
+
+def finished_piece(task: VideoTask) -> PreparedVideo | None:
+    """What an earlier, interrupted run already did for this video."""
+    try:
+        done = json.loads(task.piece.with_suffix(".json").read_bytes())
+        row = VideoRow(**done["row"])
+        if row.status == "ok":
+            pa.ipc.open_file(pa.memory_map(str(task.piece)))
+        return PreparedVideo(row, done["bytes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_piece(
+    task: VideoTask, row: VideoRow, report: Callable[[float, float], None] | None
+) -> tuple[VideoRow, int]:
+    settings, info = task.settings, VideoInfo()
+    detector = HistogramShotDetector(settings.rate, settings.shot_threshold, settings.min_shot_seconds)
+    frames = sample_frames(
+        task.source.path,
+        settings.rate,
+        settings.short_side,
+        settings.exact,
+        task.threads,
+        info,
+        _Heartbeat(info, report),
+    )
+    with ShotWriter(task.piece) as writer:
+        for shot in split_into_shots(frames, detector, settings.shot_cap, settings.jpeg_quality):
+            writer.add(row.video, writer.rows, [time for time, _ in shot], [jpeg for _, jpeg in shot])
+        writer.commit()
+    row = replace(
+        row,
+        status="ok",
+        reason="; ".join(info.problems),
+        seconds=info.seconds,
+        width=info.width,
+        height=info.height,
+        codec=info.codec,
+        frames=writer.frames,
+        shots=writer.rows,
+    )
+    return row, writer.bytes
+
+
+class _Heartbeat:
+    """Keeps the worker alive while packets come in, and reports progress now and then."""
+
+    def __init__(self, info: VideoInfo, report: Callable[[float, float], None] | None) -> None:
+        self.info = info
+        self.report = report
+        self.next_report = time.monotonic() + REPORT_SECONDS
+        signal.alarm(STALL_SECONDS)
+
+    def __call__(self, share: float, seconds: float) -> None:
+        now = time.monotonic()
+        if now >= self.next_report:
+            signal.alarm(STALL_SECONDS)
+            self.next_report = now + REPORT_SECONDS
+            if self.report is not None:
+                self.report(share, seconds)
+
+
+def split_into_shots(
+    frames: Iterable[SampledFrame], detector: ShotDetector, cap: int, jpeg_quality: int
+) -> Iterator[list[tuple[float, bytes]]]:
+    """Yields shots as lists of (time, JPEG).
+
+    Takes longer than `cap` frames are split into shots of that length, the last two of them evenly. Never more than
+    two such shots are held, besides what the detector looks ahead.
+    """
+    held: list[tuple[float, bytes]] = []
+    first = 0  # index of the first frame held
+    for frame in frames:
+        held.append((frame.time, encode_jpeg(frame.image, jpeg_quality)))
+        for boundary in detector.add(frame.time, frame.image):
+            yield from _split_evenly(held[: boundary - first], cap)
+            held = held[boundary - first :]
+            first = boundary
+        if len(held) >= 2 * cap + detector.lookahead:
+            yield held[:cap]
+            held = held[cap:]
+            first += cap
+    for boundary in detector.finish():
+        yield from _split_evenly(held[: boundary - first], cap)
+        held = held[boundary - first :]
+        first = boundary
+    yield from _split_evenly(held, cap)
+
+
+def _split_evenly(take: list[tuple[float, bytes]], cap: int) -> Iterator[list[tuple[float, bytes]]]:
+    parts = math.ceil(len(take) / cap)
+    for part in range(parts):
+        yield take[part * len(take) // parts : (part + 1) * len(take) // parts]
+
+
+def encode_jpeg(image: NDArray[np.uint8], quality: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def split_by_hash(video: str, test_fraction: float) -> Split:
+    """Train or test: the same for the same name, whatever else is in the corpus."""
+    digest = hashlib.sha256(video.encode()).digest()
+    return "test" if int.from_bytes(digest[:8], "big") < test_fraction * 2**64 else "train"

@@ -1,0 +1,278 @@
+"""vivi prepare: from files and folders of videos to a corpus on disk.
+
+    sources ──▶ engine: one piece per video, in any order ──▶ pack: shards, in the order of names ──▶ videos.parquet
+
+Nothing is kept in memory that a kill could lose. A finished piece stays in `corpus/work` until the shard that holds
+it is in place, a shard carries the rows of its videos, and shards are packed in the order of the videos' names: the
+same command after an interruption goes on where it was, and ends with the same corpus as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from vivi.errors import UserError
+from vivi.video.corpus import (
+    SHARD_BYTES,
+    ShotWriter,
+    StorageError,
+    VideoRow,
+    open_shard,
+    read_settings,
+    read_videos,
+    shard_numbers,
+    shard_path,
+    shard_videos,
+    write_settings,
+    write_videos,
+)
+from vivi.video.engines import Outcome, available_cores, run_locally, run_on_ray
+from vivi.video.piece import (
+    PreparedVideo,
+    PrepareSettings,
+    VideoTask,
+    finish_piece,
+    finished_piece,
+    split_by_hash,
+)
+from vivi.video.progress import PrepareProgress
+from vivi.video.sources import Source, list_sources, name_apart, text
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where to prepare; none of it changes the corpus."""
+
+    engine: Literal["local", "ray"] = "local"
+    """A pool of local processes, or a Ray cluster."""
+    workers: int = 0
+    """Local processes; 0: one for each core."""
+    ray_address: str | None = None
+    """Address of a running Ray cluster; without it, a local one is started."""
+    retry_skipped: bool = False
+    """Try the videos again that an earlier run skipped."""
+
+
+def prepare(
+    arguments: Sequence[Path],
+    out: Path,
+    settings: PrepareSettings | None = None,
+    machine: Machine | None = None,
+    console: Console | None = None,
+) -> list[VideoRow]:
+    """Prepares all videos the arguments name into the corpus `out`, goes on with one, or adds to it.
+
+    Returns the rows of videos.parquet.
+    """
+    settings, machine = settings or PrepareSettings(), machine or Machine()
+    console = console or Console()
+    settings.check()
+    listing = list_sources(arguments)
+    if listing.ignored:
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in listing.ignored.most_common(5))
+        console.print(f"ignored {listing.ignored.total()} files that are not videos by name ({kinds})", style="dim")
+    if not listing.sources:
+        raise UserError(f"no videos found in {', '.join(map(str, arguments))}")
+    try:
+        with _locked(out, settings):
+            committed = _committed_rows(out)
+            tasks = _pending_tasks(listing.sources, committed, out, settings, machine)
+            if len(tasks) < len(listing.sources):
+                console.print(f"{len(listing.sources) - len(tasks)} videos are in the corpus already", style="dim")
+            retried = {task.source.video for task in tasks}
+            rows = [row for row in committed if row.video not in retried]
+            packer = _Packer(out, rows)
+            try:
+                _run(tasks, packer, machine, console)
+            finally:
+                # Also when interrupted: what is in the shards so far is a valid corpus.
+                packer.write_table()
+            shutil.rmtree(out / "work")
+            return packer.rows
+    except StorageError as error:
+        raise UserError(
+            f"cannot write {error}; what is in {out} stays valid: make room and run the same command again"
+        ) from error
+
+
+@contextmanager
+def _locked(out: Path, settings: PrepareSettings) -> Iterator[None]:
+    """Makes or opens the corpus, with these settings and for this process alone."""
+    try:
+        (out / "shards").mkdir(parents=True, exist_ok=True)
+        (out / "work").mkdir(exist_ok=True)
+        lock = (out / "work" / "lock").open("w")
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another vivi prepare is writing to {out}; wait for it to end") from None
+        if (out / "corpus.json").exists():
+            _check_same_settings(out, settings)
+        else:
+            write_settings(out, asdict(settings))
+        for leftover in [*(out / "work").glob("*.tmp"), *(out / "shards").glob("*.tmp")]:
+            leftover.unlink(missing_ok=True)
+        yield
+
+
+def _check_same_settings(out: Path, settings: PrepareSettings) -> None:
+    before = read_settings(out)
+    for name, value in asdict(settings).items():
+        if before.get(name) != value:
+            flag = name.replace("_", "-")
+            raise UserError(
+                f"{out} was prepared with --{flag} {before.get(name)}, not {value}; "
+                "use the same settings or another --out"
+            )
+
+
+def _committed_rows(out: Path) -> list[VideoRow]:
+    """The videos that are safely in the corpus, from the table and from shards it does not know yet."""
+    numbers = shard_numbers(out)
+    table = read_videos(out)
+    known = {row.shard for row in table}
+    rows = [row for row in table if row.shard is None or row.shard in numbers]
+    listed = {row.video for row in rows}
+    for number in numbers:
+        if number not in known:
+            rows += [row for row in shard_videos(shard_path(out, number)) if row.video not in listed]
+    return rows
+
+
+def _pending_tasks(
+    sources: Sequence[Source],
+    committed: Sequence[VideoRow],
+    out: Path,
+    settings: PrepareSettings,
+    machine: Machine,
+) -> list[VideoTask]:
+    """The videos still to prepare, in the order of their names."""
+    named = name_apart(sources, {row.video: row.path for row in committed})
+    done = {row.video for row in committed if row.status == "ok" or not machine.retry_skipped}
+    pending = [source for source in named if source.video not in done]
+    # A few long videos on many cores: let FFmpeg use what the pool leaves idle.
+    workers = machine.workers or available_cores()
+    threads = max(1, available_cores() // max(1, min(workers, len(pending))))
+    folder = str((out / "work").absolute())
+    return [VideoTask(source, folder, settings, threads) for source in pending]
+
+
+def _run(tasks: list[VideoTask], packer: _Packer, machine: Machine, console: Console) -> None:
+    """Prepares the tasks, in any order, and packs them in theirs."""
+    finished: dict[str, PreparedVideo] = {}
+    for task in tasks:
+        if not machine.retry_skipped and (prepared := finished_piece(task)):
+            finished[task.source.video] = prepared
+    todo = [task for task in tasks if task.source.video not in finished]
+    packer.expect(tasks)
+    with PrepareProgress(todo, console) as progress:
+        packer.add(finished)
+        for outcome in _engine(todo, machine, progress):
+            prepared = outcome.prepared or _give_up(outcome)
+            progress.finished(outcome.task, prepared.row)
+            packer.add({outcome.task.source.video: prepared})
+        packer.finish()
+
+
+def _engine(todo: list[VideoTask], machine: Machine, progress: PrepareProgress) -> Iterator[Outcome]:
+    if machine.engine == "ray":
+        return run_on_ray(todo, machine.ray_address, progress.report)
+    return run_locally(todo, machine.workers or available_cores(), progress.report)
+
+
+def _give_up(outcome: Outcome) -> PreparedVideo:
+    """A video that its worker did not survive."""
+    source, settings = outcome.task.source, outcome.task.settings
+    split = source.split or split_by_hash(source.video, settings.test_fraction)
+    return finish_piece(outcome.task, VideoRow(source.video, text(source.path), "skipped", outcome.reason, split))
+
+
+class _Packer:
+    """Moves finished pieces into shards, in the order of the videos' names, in a thread beside the engine."""
+
+    def __init__(self, out: Path, rows: list[VideoRow]) -> None:
+        self.out = out
+        self.rows = rows  # of all videos in the corpus so far
+        self._order: Iterator[VideoTask] = iter(())
+        self._next: VideoTask | None = None
+        self._finished: dict[str, PreparedVideo] = {}
+        self._group: list[tuple[VideoTask, PreparedVideo]] = []
+        self._group_bytes = 0
+        self._thread = ThreadPoolExecutor(1)
+        self._packing: list[Future[list[VideoRow]]] = []
+        self._shard = max(shard_numbers(out), default=-1) + 1
+
+    def expect(self, tasks: list[VideoTask]) -> None:
+        self._order = iter(tasks)
+        self._next = next(self._order, None)
+
+    def add(self, finished: dict[str, PreparedVideo]) -> None:
+        """Takes finished videos and packs every full shard that they complete."""
+        self._finished.update(finished)
+        while self._next is not None and self._next.source.video in self._finished:
+            prepared = self._finished.pop(self._next.source.video)
+            self._group.append((self._next, prepared))
+            self._group_bytes += prepared.bytes
+            self._next = next(self._order, None)
+            if self._group_bytes >= SHARD_BYTES:
+                self._pack_group()
+
+    def finish(self) -> None:
+        """Packs what is left and waits for everything."""
+        self._pack_group()
+        self._collect(wait=True)
+
+    def write_table(self) -> None:
+        """Writes videos.parquet of all that is packed."""
+        self._thread.shutdown(cancel_futures=True)
+        self._collect(wait=False)
+        if self.rows:
+            write_videos(self.out, self.rows)
+
+    def _pack_group(self) -> None:
+        if self._group:
+            self._packing.append(self._thread.submit(pack, self.out, self._shard, self._group))
+            self._shard += any(prepared.row.status == "ok" for _, prepared in self._group)
+        self._group, self._group_bytes = [], 0
+        self._collect(wait=False)
+
+    def _collect(self, wait: bool) -> None:
+        while self._packing and (wait or self._packing[0].done()):
+            packing = self._packing.pop(0)
+            if not packing.cancelled():
+                self.rows += packing.result()
+
+
+def pack(out: Path, shard: int, group: Sequence[tuple[VideoTask, PreparedVideo]]) -> list[VideoRow]:
+    """Writes one shard from pieces and deletes them; returns the rows of its videos."""
+    rows, first_row = [], 0
+    for _, prepared in group:
+        row = prepared.row
+        if row.status == "ok":
+            row = replace(row, shard=shard, first_row=first_row)
+            first_row += row.shots
+        rows.append(row)
+    if first_row:
+        with ShotWriter(shard_path(out, shard), rows) as writer:
+            for (task, _), row in zip(group, rows, strict=True):
+                if row.status == "ok":
+                    piece = open_shard(task.piece)
+                    for index in range(piece.num_record_batches):
+                        writer.add_batch(piece.get_batch(index))
+            writer.commit(sync=True)
+        for task, _ in group:
+            task.piece.unlink(missing_ok=True)
+            task.piece.with_suffix(".json").unlink(missing_ok=True)
+    return rows

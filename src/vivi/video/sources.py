@@ -1,0 +1,166 @@
+"""Which videos to prepare: files, folders and manifests turned into a list of named sources."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vivi.errors import UserError
+
+_SUFFIXES = """
+    264 265 3g2 3gp amv asf av1 avi divx dv f4v flv gif h264 h265 hevc insv ivf lrv m1v m2ts m2v m4v mjpeg mjpg mkv
+    mod mov mp4 mpe mpeg mpg mpv mts mxf nut obu ogm ogv qt rm rmvb tod ts vob webm wmv wtv y4m
+"""
+VIDEO_SUFFIXES = frozenset(f".{suffix}" for suffix in _SUFFIXES.split())
+MANIFEST_SUFFIXES = (".txt", ".csv", ".parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A video to prepare."""
+
+    video: str
+    """Its name in the corpus: unique, relative to the argument it was found under."""
+    path: str
+    split: Literal["train", "test"] | None = None
+    """From a manifest; None: decided by a hash of the name."""
+    problem: str = ""
+    """Why it cannot even be tried, where that is known already."""
+
+
+@dataclass
+class Listing:
+    """What the arguments of a command amount to."""
+
+    sources: list[Source] = field(default_factory=list)
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Files in folders that do not look like videos, by suffix."""
+
+
+def list_sources(arguments: Sequence[Path]) -> Listing:
+    """Every video named by the arguments, once, in the order of their names."""
+    listing = Listing()
+    for argument in arguments:
+        if not argument.exists():
+            raise UserError(f"{argument} does not exist; give video files, folders or a manifest")
+        if argument.is_dir():
+            listing.sources += _in_folder(argument, listing.ignored)
+        elif argument.suffix.lower() in MANIFEST_SUFFIXES:
+            listing.sources += _in_manifest(argument)
+        else:
+            listing.sources.append(Source(argument.name, os.path.abspath(argument)))
+    # The same file under several arguments counts once, as it was first named.
+    listing.sources = list({source.path: source for source in reversed(listing.sources)}.values())
+    return listing
+
+
+def name_apart(sources: Iterable[Source], taken: dict[str, str]) -> list[Source]:
+    """Gives every source a name of its own, sorted by name.
+
+    `taken` maps the names in the corpus to their paths. A name that another file has is lengthened by the folders
+    above it, as many as it takes. A video whose old file is gone keeps its name: it was moved.
+    """
+    names = {path: name for name, path in taken.items()}
+    owners = dict(taken)
+    named = []
+    for source in sorted(sources, key=lambda source: (source.video, source.path)):
+        path = text(source.path)
+        video = names.get(path) or source.video
+        folders = list(Path(path).parent.parts)[: -len(Path(source.video).parent.parts) or None]
+        while folders and owners.get(video, path) != path and os.path.exists(owners[video]):
+            video = f"{folders.pop().strip(os.sep)}/{video}"
+        owners[video] = path
+        named.append(Source(video, source.path, source.split, source.problem))
+    return sorted(named, key=lambda source: source.video)
+
+
+def _in_folder(folder: Path, ignored: Counter[str]) -> Iterator[Source]:
+    """Videos below a folder, through links, each folder once."""
+    visited: set[tuple[int, int]] = set()
+    unreadable: list[OSError] = []
+    for root, folders, files in os.walk(folder, followlinks=True, onerror=unreadable.append):
+        here = os.stat(root)
+        if (here.st_dev, here.st_ino) in visited:
+            folders.clear()
+            continue
+        visited.add((here.st_dev, here.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if name.startswith(".") or not _has_video_name(name):
+                ignored[Path(name).suffix.lower() or "without suffix"] += 1
+                continue
+            path = os.path.join(root, name)
+            yield Source(text(os.path.relpath(path, folder)), os.path.abspath(path))
+        if _has_video_name(root) and Path(root) != folder and not folders and not any(map(_has_video_name, files)):
+            yield Source(text(os.path.relpath(root, folder)), os.path.abspath(root), problem="is a directory")
+    for error in unreadable:
+        name = text(os.path.relpath(error.filename, folder))
+        yield Source(name, os.path.abspath(error.filename), problem=f"folder cannot be read: {error.strerror}")
+
+
+def _has_video_name(path: str) -> bool:
+    return Path(path).suffix.lower() in VIDEO_SUFFIXES
+
+
+def _in_manifest(manifest: Path) -> Iterator[Source]:
+    """Rows of a manifest; relative paths start at its folder. A bad row is a source with a problem."""
+    for line, row in _manifest_rows(manifest):
+        path, split = row.get("path") or "", row.get("split") or None
+        where = f"{manifest.name}, row {line}"
+        if not path:
+            yield Source(where, where, problem="no path in the manifest")
+            continue
+        absolute = os.path.abspath(manifest.parent / path)
+        video = row.get("video") or _relative_name(absolute, manifest.parent)
+        if split not in (None, "train", "test"):
+            yield Source(video, absolute, problem=f"split {split!r} in the manifest is neither train nor test")
+        else:
+            yield Source(video, absolute, split)  # type: ignore[arg-type]
+
+
+def _relative_name(path: str, folder: Path) -> str:
+    inside = os.path.relpath(path, os.path.abspath(folder))
+    return text(Path(path).name if inside.startswith("..") else inside)
+
+
+def _manifest_rows(manifest: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        if manifest.suffix.lower() == ".parquet":
+            table = pq.read_table(manifest)
+            _check_has_path(manifest, table.column_names)
+            for line, row in enumerate(table.to_pylist(), start=1):
+                yield line, {key: str(value) for key, value in row.items() if value is not None}
+            return
+        text = manifest.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"manifest {manifest} cannot be read: {error}") from None
+    if manifest.suffix.lower() == ".csv":
+        reader = csv.DictReader(text.splitlines())
+        _check_has_path(manifest, reader.fieldnames or [])
+        for row in reader:
+            yield (
+                reader.line_num,
+                {key: value for key, value in row.items() if key and isinstance(value, str)},
+            )
+        return
+    for line, content in enumerate(text.splitlines(), start=1):
+        if content.strip() and not content.startswith("#"):
+            yield line, {"path": content.strip()}
+
+
+def _check_has_path(manifest: Path, columns: Sequence[str]) -> None:
+    if "path" not in columns:
+        raise UserError(f"manifest {manifest} has no column 'path' (it has: {', '.join(columns) or 'none'})")
+
+
+def text(path: str) -> str:
+    """A file name as valid Unicode: undecodable bytes are spelled out."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
