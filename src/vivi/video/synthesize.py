@@ -1,7 +1,7 @@
-"""Synthesized videos with known shot boundaries, and small labelled tasks of the same world: `vivi synthesize`.
+"""`vivi synthesize`: videos with known shot boundaries, and small labelled tasks of the same world.
 
-Every file is a pure function of (settings, index), so any number of processes writes the same bytes, and a run that
-was interrupted goes on where it stopped.
+Every file is a pure function of (settings, index), so any number of processes writes the same bytes, and a
+run that was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class SynthesizeSettings:
         ]
 
 
-# One job of a worker process: a module-level function and its plain arguments; the result is how many files it made.
+# One job of a worker process: a module-level function, which returns the files it made, and its arguments.
 Job = tuple[Callable[..., int], tuple[Any, ...]]
 
 
 def synthesize(out: Path, settings: SynthesizeSettings, progress: bool = True) -> None:
-    """Write videos, their true shot boundaries and the tasks into `out`; keep what an earlier run finished."""
+    """Write videos, true shot boundaries and tasks into `out`; keep what an earlier run finished."""
     check_settings(settings)
     claim_folder(out, settings)
     jobs = video_jobs(out, settings)
@@ -121,9 +121,7 @@ def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
             out.mkdir(parents=True, exist_ok=True)
             write_text(record, json.dumps(recorded(settings), indent=1) + "\n")
         except OSError as error:
-            raise UserError(
-                f"{out} cannot be written to ({error.strerror}); choose another --out."
-            ) from error
+            raise UserError(f"{out} cannot be written to ({error.strerror}); choose another --out.") from error
         return
     try:
         found = json.loads(record.read_text())
@@ -137,9 +135,7 @@ def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
         if found.get(name) != asked.get(name)
     ]
     if differences:
-        raise UserError(
-            f"{out} was made with other settings ({'; '.join(differences)}); choose another --out."
-        )
+        raise UserError(f"{out} was made with other settings ({'; '.join(differences)}); choose another --out.")
 
 
 def video_name(index: int) -> str:
@@ -165,9 +161,7 @@ def task_jobs(out: Path, settings: SynthesizeSettings) -> list[Job]:
             folder.mkdir(parents=True, exist_ok=True)
             for start in range(0, split.images, IMAGES_PER_JOB):
                 block = range(start, min(split.images, start + IMAGES_PER_JOB))
-                jobs.append(
-                    (write_task_images, (folder, task, split, block, settings.seed, settings.task_size))
-                )
+                jobs.append((write_task_images, (folder, task, split, block, settings.seed, settings.task_size)))
     return jobs
 
 
@@ -185,7 +179,7 @@ def job_size(job: Job) -> int:
 
 def run_jobs(jobs: list[Job], workers: int, progress: bool) -> None:
     """Run all jobs, in this process or in several, and show how far they are."""
-    titles = {write_video: "videos", write_task_images: "task images"}
+    titles: dict[Callable[..., int], str] = {write_video: "videos", write_task_images: "task images"}
     with progress_bar(progress) as bar:
         rows: dict[Callable[..., int], Any] = {}
         for function, title in titles.items():

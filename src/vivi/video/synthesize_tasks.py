@@ -1,4 +1,4 @@
-"""Small downstream tasks of the synthesized world: labelled still images with everything but the label left to chance.
+"""Small downstream tasks of the synthesized world: labelled stills with all but the label left to chance.
 
 Labels are dealt evenly from (seed, task, split), each image is drawn from (seed, task, split, index).
 """
@@ -12,7 +12,6 @@ import numpy as np
 from PIL import Image
 
 from vivi.video.world import (
-    CANVAS,
     Body,
     Camera,
     Random,
@@ -73,7 +72,7 @@ def draw_task_image(task: str, label: int, size: int, random: Random) -> Image.I
         family = label
         bodies = spread(int(random.integers(1, 4)), (0.14, 0.26), size, random)
     elif task == "count":
-        bodies = spread(label + 1, (0.1, 0.2), size, random)
+        bodies = spread(label + 1, (0.11, 0.2), size, random)
     elif task == "object_class":
         bodies = [one_object(list(CLASSES)[label], size, random)]
     elif task == "orientation":
@@ -84,9 +83,7 @@ def draw_task_image(task: str, label: int, size: int, random: Random) -> Image.I
     names = list(BACKGROUNDS)
     unit = float(random.uniform(0.08, 0.24))
     theme = Theme((), names[family], int(random.integers(PALETTES)), unit)
-    litter = draw_debris(
-        int(random.integers(0, 10)), int(random.integers(PALETTES)), (0.5, 0.5), size, random
-    )
+    litter = draw_debris(int(random.integers(0, 10)), int(random.integers(PALETTES)), (0.5, 0.5), size, random)
     behind = int(random.integers(0, len(litter) + 1))
     scene = Scene(
         size,
@@ -104,10 +101,8 @@ def pose(random: Random) -> float:
     return float(random.normal(0, 15) if random.random() < 0.65 else random.uniform(0, 360))
 
 
-def body(
-    category: str | None, x: float, y: float, half: float, angle: float, size: int, random: Random
-) -> Body:
-    """A fresh specimen at a place; `size` is the image's side in pixels, `half` half the object's extent in units."""
+def body(category: str | None, x: float, y: float, half: float, angle: float, size: int, random: Random) -> Body:
+    """A fresh specimen at a place. `half`: half its extent in units; `size`: the image's side in pixels."""
     sprite = draw_sprite(draw_specimen(random, category), max(24, round(2 * half * size)))
     return Body(sprite, x, y, half, angle, bool(random.random() < 0.5))
 
@@ -132,15 +127,13 @@ def spread(
         ]
         best = next((k for k, room in enumerate(free) if room > 0), int(np.argmax(free)))
         category = categories[int(random.integers(len(categories)))]
-        bodies.append(
-            body(category, float(spots[best, 0]), float(spots[best, 1]), half, pose(random), size, random)
-        )
+        bodies.append(body(category, float(spots[best, 0]), float(spots[best, 1]), half, pose(random), size, random))
     return bodies
 
 
 def one_object(category: str, size: int, random: Random) -> Body:
     """One large object, anywhere it is still seen whole or nearly so."""
-    half = float(random.uniform(0.2, 0.4))
+    half = float(random.uniform(0.25, 0.43))
     x, y = random.uniform(-0.5 + half * 0.75, 0.5 - half * 0.75, 2)
     return body(category, float(x), float(y), half, pose(random), size, random)
 
@@ -149,7 +142,7 @@ def one_pointing(label: int, size: int, random: Random) -> Body:
     """One object whose top or head points `label` steps clockwise from up."""
     category = POINTING[int(random.integers(len(POINTING)))]
     heading = 360 / ANGLES * (label + float(random.uniform(-0.4, 0.4)))
-    half = float(random.uniform(0.2, 0.4))
+    half = float(random.uniform(0.25, 0.43))
     x, y = random.uniform(-0.5 + half * 0.75, 0.5 - half * 0.75, 2)
     drawn = body(category, float(x), float(y), half, heading, size, random)
     if category == "fish":  # drawn with its head to the right, or to the left when flipped

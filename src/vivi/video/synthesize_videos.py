@@ -48,7 +48,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a video is cut. Shots overlap where one fades into the next; flashes are bright frames within a shot."""
+    """How a video is cut. Shots overlap where one fades into the next; flashes are frames of a shot."""
 
     kind: str
     frames: int
@@ -96,7 +96,7 @@ def plan_video(seed: int, index: int, seconds: float, rate: int) -> Plan:
     return Plan(kind, frames, shots, tuple(sorted(flashes)))
 
 
-# --- scenes ---------------------------------------------------------------------------------------------------------
+# --- scenes ---------------------------------------------------------------------------------------------
 
 
 def draw_scene(
@@ -123,8 +123,7 @@ def draw_scene(
     count = int(random.integers(1, 6))
     chosen = random.permutation(len(sprites))[: max(1, int(random.integers(1, len(sprites) + 1)))]
     bodies = [
-        draw_body(sprites[int(random.choice(chosen))], middle, view, seconds, count, random)
-        for _ in range(count)
+        draw_body(sprites[int(random.choice(chosen))], middle, view, seconds, count, random) for _ in range(count)
     ]
     reach = (float(room[0] + view[0]), float(room[1] + view[1]))
     litter = draw_debris(int(random.integers(0, 9)), theme.palette, reach, short, random)
@@ -169,12 +168,12 @@ def draw_body(
     )
 
 
-# --- frames ---------------------------------------------------------------------------------------------------------
+# --- frames ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Dressing:
-    """What an upload adds to every frame: black bars around the inner picture, and a logo (with its place)."""
+    """What an upload adds to every frame: black bars around the picture, and a logo (with its place)."""
 
     width: int
     height: int
@@ -259,7 +258,7 @@ def video_frames(seed: int, index: int, seconds: float, rate: int, size: int) ->
 
 
 def write_video(path: Path, seed: int, index: int, seconds: float, rate: int, size: int) -> int:
-    """Render and encode one video; the file appears only when it is complete. Returns the number of files made."""
+    """Render and encode one video; the file appears only when complete. Returns the number of files made."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with av.open(str(temporary), "w", format="mp4") as container:

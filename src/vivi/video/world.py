@@ -1,7 +1,7 @@
-"""The procedural world behind the synthesized videos and tasks: themes, scenes, and how a scene looks at a time.
+"""The procedural world behind synthesized videos and tasks: themes, scenes, and what a scene looks like.
 
-Lengths in a scene are in units of the frame's short side, the origin is the middle of the background canvas, times
-are seconds from the start of the shot. Every random choice comes from the generator that is passed in.
+Lengths in a scene are in units of the frame's short side, the origin is the middle of the background canvas,
+times are seconds from the start of the shot. Every random choice comes from the generator that is passed in.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw
 
-from vivi.video.world_shapes import CLASSES, Part, debris
+from vivi.video.world_shapes import ACCENT, CLASSES, INK, MAIN, PAPER, SECOND, Part, debris
 from vivi.video.world_textures import BACKGROUNDS, PALETTES, Colour, background, palette, texture
 
 Random = np.random.Generator
@@ -20,7 +20,7 @@ Random = np.random.Generator
 # The canvas is this much larger than the frame, so that the camera can pan and zoom out.
 CANVAS = 1.7
 ZOOM_OUT = 0.85
-SHADOW = [round(0.35 * tone) for tone in range(256)]
+SHADOW = 90  # of 255
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Sprite:
 
 @dataclass(frozen=True)
 class Body:
-    """A sprite in a scene, its pose and its motion. `size` is half its extent; angles are degrees, clockwise."""
+    """A sprite in a scene, its pose and motion. `size` is half its extent; angles are degrees, clockwise."""
 
     sprite: Sprite
     x: float
@@ -82,7 +82,7 @@ class Camera:
 
 @dataclass(frozen=True)
 class Light:
-    """Colour cast, saturation and gamma of a shot, how the cast drifts per second, and where it is brighter."""
+    """Colour cast, saturation and gamma of a shot, the drift of the cast, and where it is bright."""
 
     gains: tuple[float, float, float]
     drift: tuple[float, float, float]
@@ -107,7 +107,7 @@ class Scene:
         return min(self.width, self.height)
 
 
-# --- choosing -----------------------------------------------------------------------------------------------------
+# --- choosing -------------------------------------------------------------------------------------------
 
 
 def draw_specimen(random: Random, category: str | None = None) -> Specimen:
@@ -132,12 +132,12 @@ def draw_theme(random: Random) -> Theme:
 
 def draw_light(width: int, height: int, random: Random) -> Light:
     """The light of a shot: strong enough a cast that global colour does not give the theme away."""
-    level, gamma = random.uniform(0.75, 1.15), random.uniform(0.75, 1.3)
-    gains = level * random.uniform(0.72, 1.22, 3)
+    level, gamma = random.uniform(0.85, 1.3), random.uniform(0.7, 1.2)
+    gains = level * random.uniform(0.75, 1.2, 3)
     drift = random.uniform(-0.025, 0.025, 3) + random.uniform(-0.02, 0.02)
     curve = [round(255 * (tone / 255) ** gamma) for tone in range(256)] * 3
     # A soft slope of light over the frame, from one side; never so dark that things vanish.
-    corners = np.asarray(random.uniform(150, 255, (2, 2)), np.uint8)
+    corners = np.asarray(random.uniform(170, 255, (2, 2)), np.uint8)
     shade = Image.fromarray(corners).resize((width, height), Image.Resampling.BICUBIC).convert("RGB")
     return Light(
         (float(gains[0]), float(gains[1]), float(gains[2])),
@@ -155,20 +155,19 @@ def draw_canvas(theme: Theme, width: int, height: int, random: Random, extent: f
     return background(theme.family, *size, unit, palette(theme.palette), random)
 
 
-def draw_debris(
-    count: int, colours: int, reach: tuple[float, float], short: int, random: Random
-) -> list[Body]:
-    """Litter strewn over the view."""
+def draw_debris(count: int, colours: int, reach: tuple[float, float], short: int, random: Random) -> list[Body]:
+    """Litter strewn over the view, of one or two kinds."""
+    detail = max(16, round(short * 0.15))
+    kinds = [draw_parts(debris(random), palette(colours), detail, random) for _ in range(min(2, count))]
     bodies = []
-    for _ in range(count):
-        size = random.uniform(0.03, 0.09)
-        sprite = draw_parts(debris(random), palette(colours), max(16, round(short * size * 2)), random)
+    for k in range(count):
         x, y = random.uniform(-1, 1, 2) * reach
-        bodies.append(Body(sprite, float(x), float(y), float(size), float(random.uniform(0, 360))))
+        size, angle = float(random.uniform(0.03, 0.09)), float(random.uniform(0, 360))
+        bodies.append(Body(kinds[k % 2], float(x), float(y), size, angle))
     return bodies
 
 
-# --- drawing --------------------------------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------------
 
 
 def draw_parts(parts: list[Part], colours: list[Colour], size: int, random: Random) -> Sprite:
@@ -178,9 +177,10 @@ def draw_parts(parts: list[Part], colours: list[Colour], size: int, random: Rand
     accent = colours[order[0]]
     by_tone = sorted(colours, key=sum)
     ink, paper = ((25, 22, 30), by_tone[-1]) if random.random() < 0.7 else (by_tone[0], (250, 247, 240))
-    outline = (ink, ink, paper, accent)[int(random.integers(4))]
-    textures = [texture(large, colours, random), texture(large, colours, random)]
-    plain = {2: accent, 3: ink, 4: paper}
+    outline = (ink, ink, paper)[int(random.integers(3))]
+    fills = sorted({part.fill for part in parts} & {MAIN, SECOND})
+    textures = {fill: texture(large, colours, random) for fill in fills}
+    plain = {ACCENT: accent, INK: ink, PAPER: paper}
 
     image, mask = Image.new("RGB", (large, large), outline), Image.new("L", (large, large))
     draw, cover = ImageDraw.Draw(image), ImageDraw.Draw(mask)
@@ -248,8 +248,9 @@ def place(frame: Image.Image, body: Body, scene: Scene, camera: Camera, time: fl
     size = (right - left, bottom - top)
     cut = mask.transform(size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
     fill = colours.transform(size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
+    shadow = ImageChops.multiply(cut, Image.new("L", size, SHADOW))
     offset = max(1, round(radius * 0.08))
-    frame.paste((15, 12, 20), (left + offset, top + offset), cut.point(SHADOW))
+    frame.paste((15, 12, 20), (left + offset, top + offset), shadow)
     frame.paste(fill, (left, top), cut)
 
 
@@ -278,15 +279,11 @@ def illuminate(frame: Image.Image, light: Light, time: float) -> Image.Image:
 def render(scene: Scene, time: float) -> Image.Image:
     """The frame of a scene at `time`."""
     camera = see(scene, time)
-    step = 1 / camera.zoom
-    left = scene.canvas.width / 2 + camera.x * scene.short - scene.width / 2 * step
-    top = scene.canvas.height / 2 + camera.y * scene.short - scene.height / 2 * step
-    frame = scene.canvas.transform(
-        (scene.width, scene.height),
-        Image.Transform.AFFINE,
-        (step, 0, left, 0, step, top),
-        Image.Resampling.BILINEAR,
-    )
+    wide, high = scene.width / camera.zoom, scene.height / camera.zoom
+    left = (scene.canvas.width - wide) / 2 + camera.x * scene.short
+    top = (scene.canvas.height - high) / 2 + camera.y * scene.short
+    seen = (left, top, left + wide, top + high)
+    frame = scene.canvas.resize((scene.width, scene.height), Image.Resampling.BILINEAR, box=seen)
     for body in scene.bodies:
         place(frame, body, scene, camera, time)
     return illuminate(frame, scene.light, time)

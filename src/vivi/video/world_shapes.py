@@ -1,7 +1,8 @@
 """The objects of the synthesized world: ten classes, told apart by structure alone.
 
-A class is a function that draws the parts of one specimen, back to front, in a square from -1 to 1 (y points down).
-Proportions vary from specimen to specimen; colours and textures are chosen elsewhere and say nothing about the class.
+A class is a function that draws the parts of one specimen, back to front, in a square from -1 to 1 (y points
+down). Proportions vary from specimen to specimen; colours and textures are chosen elsewhere and say nothing
+about the class.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 Points = list[tuple[float, float]]
 Random = np.random.Generator
 
-# What a part is filled with: one of the specimen's two textures, its accent colour, or its ink or paper colour.
+# What fills a part: one of the specimen's two textures, or its accent, ink or paper colour.
 MAIN, SECOND, ACCENT, INK, PAPER = range(5)
 
 
@@ -34,7 +35,8 @@ def oval(
     count = max(6, int(abs(stop - start) / 15))
     cos, sin = math.cos(math.radians(tilt)), math.sin(math.radians(tilt))
     points = []
-    for angle in np.linspace(math.radians(start), math.radians(stop), count):
+    for k in range(count):
+        angle = math.radians(start + (stop - start) * k / (count - 1))
         u, v = rx * math.cos(angle), ry * math.sin(angle)
         points.append((x + u * cos - v * sin, y + u * sin + v * cos))
     return points

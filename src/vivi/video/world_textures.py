@@ -1,7 +1,7 @@
 """Palettes, object textures and backgrounds of the synthesized world.
 
-A texture or background is first a field of tones (one byte a pixel) that fixes its structure; a palette, drawn
-independently, then gives each tone a colour. Colour therefore tells nothing about the kind of texture.
+A texture or background is first a field of tones (one byte a pixel) that fixes its structure; a palette,
+drawn independently, then gives each tone a colour. So colour tells nothing about the kind of texture.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import colorsys
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +24,16 @@ PALETTES = 24
 COLOURS = 5
 
 
+@cache
 def palette(number: int) -> list[Colour]:
-    """The colours of palette `number`: a base hue, relatives of it and one contrast, and five degrees of brightness."""
-    random = np.random.default_rng([1905, number % PALETTES])
-    base = random.uniform()
+    """The colours of palette `number`: a base hue, relatives and contrasts, in five degrees of brightness."""
+    random = np.random.default_rng([1905, number])
+    base = number / PALETTES
     colours = []
     for k in range(COLOURS):
         hue = (base + random.choice([0.0, 0.08, -0.08, 0.5, 0.33]) + random.uniform(-0.03, 0.03)) % 1.0
-        value = (0.3, 0.5, 0.7, 0.85, 0.97)[k]
-        rgb = colorsys.hsv_to_rgb(hue, random.uniform(0.25, 0.85), value)
+        value = (0.35, 0.55, 0.75, 0.9, 1.0)[k]
+        rgb = colorsys.hsv_to_rgb(hue, random.uniform(0.3, 0.85), value)
         colours.append((round(rgb[0] * 255), round(rgb[1] * 255), round(rgb[2] * 255)))
     # Half of the palettes run smoothly from dark to light, half jump.
     order = random.permutation(COLOURS) if number % 2 else range(COLOURS)
@@ -69,7 +71,7 @@ def mesh(width: int, height: int) -> tuple[Field, Field]:
     return np.arange(width, dtype=np.float32)[None, :], np.arange(height, dtype=np.float32)[:, None]
 
 
-# --- object textures: square fields that cover a sprite ---------------------------------------------------------
+# --- object textures: square fields that cover a sprite -----------------------------------------------------
 
 
 def stripes(size: int, random: Random) -> Field:
@@ -86,17 +88,13 @@ def dots(size: int, random: Random) -> Field:
     period = size / random.uniform(4, 10)
     shift = (np.floor(y / period) % 2) * period / 2
     dx, dy = (x + shift) % period - period / 2, y % period - period / 2
-    return np.asarray(
-        (dx**2 + dy**2 < (period * random.uniform(0.22, 0.4)) ** 2) * 2.0 + y / size, np.float32
-    )
+    return np.asarray((dx**2 + dy**2 < (period * random.uniform(0.22, 0.4)) ** 2) * 2.0 + y / size, np.float32)
 
 
 def checker(size: int, random: Random) -> Field:
     x, y = mesh(size, size)
     period, slant = size / random.uniform(4, 11), random.uniform(-0.7, 0.7)
-    return np.asarray(
-        (np.floor((x + slant * y) / period) + np.floor((y - slant * x) / period)) % 2, np.float32
-    )
+    return np.asarray((np.floor((x + slant * y) / period) + np.floor((y - slant * x) / period)) % 2, np.float32)
 
 
 def marble(size: int, random: Random) -> Field:
@@ -125,7 +123,7 @@ def texture(size: int, colours: list[Colour], random: Random) -> Image.Image:
     return colourise(to_image(field), [colours[k] for k in some])
 
 
-# --- backgrounds: `unit` is the size of a typical feature in pixels ----------------------------------------------
+# --- backgrounds: `unit` is the size of a typical feature in pixels -----------------------------------------
 
 
 def clouds(width: int, height: int, unit: float, random: Random) -> Image.Image:
@@ -179,9 +177,7 @@ def mosaic(width: int, height: int, unit: float, random: Random) -> Image.Image:
     line = max(1, round(unit * 0.06))
     for r in range(rows - 1):
         for c in range(columns - 1):
-            a, b, d, e = (
-                tuple(corner[i, j, ::-1]) for i, j in ((r, c), (r, c + 1), (r + 1, c + 1), (r + 1, c))
-            )
+            a, b, d, e = (tuple(corner[i, j, ::-1]) for i, j in ((r, c), (r, c + 1), (r + 1, c + 1), (r + 1, c)))
             draw.polygon([a, b, d], fill=int(tones[r, c, 0]), outline=0, width=line)
             draw.polygon([a, d, e], fill=int(tones[r, c, 1]), outline=0, width=line)
     return image
@@ -198,7 +194,7 @@ def bokeh(width: int, height: int, unit: float, random: Random) -> Image.Image:
 
 
 def hills(width: int, height: int, unit: float, random: Random) -> Image.Image:
-    x, y = mesh(width, height)
+    _, y = mesh(width, height)
     field = np.repeat(y / height * 0.5, width, axis=1)
     layers = max(3, int(height / (unit * random.uniform(0.9, 1.4))))
     tones = random.random(layers)
@@ -235,5 +231,9 @@ BACKGROUNDS: dict[str, Callable[[int, int, float, Random], Image.Image]] = {
 def background(
     family: str, width: int, height: int, unit: float, colours: list[Colour], random: Random
 ) -> Image.Image:
-    """A canvas of one family, in the order of the given colours."""
-    return colourise(BACKGROUNDS[family](width, height, unit, random), colours)
+    """A canvas of one family, in colours calmer than those of the objects: it stays behind them."""
+    mean = np.mean(colours, axis=0)
+    calm = random.uniform(0.15, 0.6)
+    softer = [(1 - calm) * np.array(colour) + calm * mean for colour in colours]
+    tones = [(round(c[0]), round(c[1]), round(c[2])) for c in softer]
+    return colourise(BACKGROUNDS[family](width, height, unit, random), tones)
