@@ -1,0 +1,90 @@
+"""vivi inspect: a page that shows a corpus, to be opened from the disk without a server or a network.
+
+    corpus ──▶ numbers, sampled film strips (inspect_content) ──▶ HTML (inspect_page) ──▶ out/index.html, out/frames/
+
+Thumbnails are named by their content, so a new page never changes a picture the old one shows: index.html is replaced
+in one step, and the thumbnails it no longer refers to are removed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from vivi.errors import UserError
+from vivi.video.corpus import Corpus, StorageError, open_shard, shard_numbers, shard_path, write_atomically
+from vivi.video.inspect_content import THUMBNAIL_PREFIX, Strip, choose_videos, film_strip, overview
+from vivi.video.inspect_page import GENERATOR, render
+
+
+def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path:
+    """Writes the page of a corpus into the folder `out` and returns its index.html.
+
+    `videos` of its videos are shown as film strips; another `seed` shows others.
+    """
+    if videos < 0:
+        raise UserError(f"--videos is {videos}; it must be 0 or more")
+    if seed < 0:
+        raise UserError(f"--seed is {seed}; it must be 0 or more")
+    opened = Corpus(corpus)
+    index = out / "index.html"
+    _check_free(out, index)
+    frames = out / "frames"
+    with _damaged_shards_named(opened):
+        numbers = overview(opened)
+    with _unwritable_named(out):
+        frames.mkdir(parents=True, exist_ok=True)
+        with _damaged_shards_named(opened):
+            strips = [film_strip(opened, row, frames) for row in choose_videos(opened.videos, videos, seed)]
+        write_atomically(index, render(numbers, strips).encode("utf-8", "replace"))
+        _remove_stale_thumbnails(frames, strips)
+    return index
+
+
+def _check_free(out: Path, index: Path) -> None:
+    """Raises before any work if the page would replace something that is not one."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give --out a folder")
+    if index.exists():
+        with open(index, "rb") as file:
+            if GENERATOR.encode() not in file.read(2000):
+                raise UserError(f"{index} was not made by vivi inspect; give --out another folder")
+
+
+def _remove_stale_thumbnails(frames: Path, strips: list[Strip]) -> None:
+    """Removes the thumbnails of an earlier page; what others put into the folder stays."""
+    wanted = {frame.thumbnail.file for strip in strips for frame in strip.frames() if frame.thumbnail}
+    for path in frames.glob(f"{THUMBNAIL_PREFIX}*.jpg"):
+        if path.name not in wanted:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _damaged_shards_named(corpus: Corpus) -> Iterator[None]:
+    """Turns Arrow's complaint about some shard into the one line that says which."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
+        for number in shard_numbers(corpus.path):
+            reader = open_shard(shard_path(corpus.path, number))
+            try:
+                for index in range(reader.num_record_batches):
+                    reader.get_batch(index).validate(full=True)
+            except (pa.ArrowException, OSError):
+                raise UserError(
+                    f"{shard_path(corpus.path, number)} is damaged ({error}); delete it and run prepare again"
+                ) from None
+        raise
+
+
+@contextmanager
+def _unwritable_named(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except StorageError as error:
+        raise UserError(f"the page cannot be written: {error}") from None
+    except OSError as error:
+        raise UserError(f"{out}: {error.strerror or error}; give --out a folder that can be written") from None
