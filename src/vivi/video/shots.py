@@ -1,175 +1,188 @@
 """Finds where shots begin, from the sampled frames alone, in the pass that samples them.
 
-The method, in the spirit of Mas and Fernandez (2003): colour histograms and a robust decision over time.
+The method, in the spirit of Mas and Fernandez (2003): colour histograms, and a robust decision over time.
 
-A frame becomes a unit vector: the square roots of slightly blurred histograms of luminance and of chrominance in
-3 × 3 blocks. The Hellinger distance of two frames (0 alike, 1 nothing in common) is then one dot product. A window
-is a pair of frames around a possible transition: neighbours for a cut, frames up to a second apart for a fade. Its
-score is how far apart the two sides are, less how much the picture changes within the same time inside either side
-(so that pans, shaking and drifting light, which change the picture everywhere, do not count). "How far apart" is the
-least distance also to the next frames out, so that a flash, after which the old picture returns, does not count.
-A window votes for the place inside it from which the frames resemble its end more than its beginning, and a shot
-begins where the highest vote exceeds the threshold. Of two such places in one fade, or closer than the minimum
-length of a shot, the stronger stays.
+A frame is described by histograms of luminance and of chrominance in 3 × 3 blocks, and two frames by the Hellinger
+distance of these (0: alike, 1: nothing in common), which is one dot product. A window is a pair of frames around a
+possible transition: neighbours for a cut, frames up to 0.8 s apart for a fade. Its score is how far apart its ends
+are, less a part of how much the picture changes in the same time before and after it: pans, shaking and drifting
+light change the picture there as well. How far apart is the least distance also to the next frames out, so that a
+flash, after which the old picture returns, scores nothing. A window votes for the place in it from which on the
+frames resemble its end more than its start. A shot begins where the highest vote exceeds the threshold; of two such
+places in one fade, or closer than the minimum length of a shot, the stronger stays.
 
-Cross-fades and dips to black shorter than about a second and a half give one boundary, near their middle; slower
-ones look like slow light changes and may be missed.
+So a cross-fade or a dip to black gives one boundary, near its middle. Fades much slower than a second are like slow
+changes of light, and may be missed. A shot of a single sample between two samples of one other shot is taken for a
+flash at 1 Hz and above.
+
+The constants were chosen on joined takes of real videos, see studies/shots.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-_FADE_SECONDS = 1.0  # the longest window: what is slower than this counts as change within a shot
-_FLASH_SECONDS = 0.2  # flashes last less than this; also the shortest time over which activity is measured
-_STRAIGHT = 1.4  # see HistogramShotDetector._same_transition
-_SIDE = 72  # a frame is looked at in _SIDE × _SIDE points
+_FADE_SECONDS = 0.8  # the longest window
+_FLASH_SECONDS = 0.2  # a flash is shorter than this; also the shortest time over which activity is measured
+_ACTIVITY = 0.7  # the part of the change before and after a window that is subtracted
+_STRAIGHT = 1.4  # see HistogramShotDetector._one_transition
+
+_SIDE = 72  # a frame is looked at in 72 × 72 points, whatever its size
 _GRID = 3
+_BLOCKS = _GRID * _GRID
 _LUMA_BINS = 16
-_CHROMA_BINS = 12
-_CHROMA_SHARE = 2 / 3  # the rest is luminance, which changes with the light
+_CHROMA_BINS = 12  # of red less luminance, and of blue less luminance
+_LUMA_SHARE = np.float32(1 / 3)  # of the description; less than chrominance, as it changes with the light
+_CHROMA_SHARE = np.float32(2 / 3)
+_BLACK = 16  # luminance below which a point is as black as a letterbox
+_GREY = 5  # difference of a colour from luminance below which a point is grey
+_LEAST_INFORMATION = 0.25  # see distances
 
 
 class ShotDetector(Protocol):
-    """What prepare asks of a shot detector."""
+    """What prepare asks of a shot detector; one detector serves one video."""
 
     def add(self, time: float, frame: NDArray[np.uint8]) -> list[int]:
-        """Takes the next sampled frame, RGB (height, width, 3); returns the frames found to begin a shot since."""
+        """Takes the next sampled frame, RGB (height, width, 3); returns indices of frames found to begin shots."""
 
     def finish(self) -> list[int]:
-        """The frames that begin a shot among those held back."""
+        """Returns the indices that were held back."""
+
+
+@dataclass(frozen=True)
+class _Boundary:
+    index: int
+    time: float
+    score: float
 
 
 class HistogramShotDetector:
     """Takes a video's sampled frames one by one and tells the indices of those with which a new shot begins.
 
-    Index i means that the boundary lies between frames i - 1 and i; indices come in increasing order, a few frames
-    late, and each once. The same threshold serves all sampling rates: it is compared with the change at a
-    transition beyond the change within the same time around it. 0 to 1; lower finds more.
+    Index i means that the boundary lies between frames i - 1 and i. Indices come in increasing order, each once,
+    about two seconds or a handful of frames late. `threshold`, from 0 to 1, serves all sampling rates, because what
+    is compared with it is change beyond that of the same time before and after; lower finds more.
     """
 
-    def __init__(self, rate: float, threshold: float = 0.18, min_shot_seconds: float = 0.5) -> None:
-        if not rate > 0:
-            raise ValueError(f"rate must be positive, not {rate}")
+    def __init__(self, rate: float, threshold: float = 0.26, min_shot_seconds: float = 0.5) -> None:
+        self.rate = rate
         self.threshold = threshold
         self.min_shot_seconds = min_shot_seconds
-        self._step = max(1, round(_FLASH_SECONDS * rate))
-        # Lengths of the windows, in frames: 1 for a cut, at least one longer for a fade.
-        longest = max(2, int(_FADE_SECONDS * rate + 1e-6))
-        self._lengths = list(range(1, longest + 1, self._step))
-        self._reach = max(self._lengths[-1], self._step)  # how far a window looks to either side of itself
-        self._near = max(1, longest, int(np.ceil(min_shot_seconds * rate)))
-        self._kept = 2 * self._near + 4 * self._reach + 4  # frames remembered
-        self._first = 0  # index of the first frame remembered
-        self._times: list[float] = []
-        self._vectors: list[NDArray[np.float32]] = []
-        self._distances = np.zeros((self._kept + 1, self._kept + 1), np.float32)
+        # All in frames. Below 1 Hz no flash is looked past: what is gone after more than a second was a shot.
+        self._flash = max(1, round(_FLASH_SECONDS * rate)) if rate >= 1 else 0
+        fade = int(_FADE_SECONDS * rate + 1e-6)
+        self._lengths = list(range(1, max(2, fade) + 1, max(1, self._flash)))  # 1: a cut; others: fades
+        # A fade between three frames of a low rate is compared with the change from one frame to the next.
+        self._lags = [max(min(length, fade), self._flash, 1) for length in self._lengths]
+        self._reach = self._lengths[-1] + max(*self._lags, self._flash)  # of a window, counted from its other end
+        self._count = 0
+        # Slot i % size holds frame i: what was said of it, and its distances to all frames that are still held.
+        size = 2 * self._reach + 2
+        self._times = np.zeros(size)
+        self._descriptions = np.zeros((size, _DESCRIPTION), np.float32)
+        self._distances = np.zeros((size, size), np.float32)
         self._votes: dict[int, float] = {}  # frame -> highest score of a window that votes for it
-        self._decided = 1  # frames before this one are decided; frame 0 begins the video, not a new shot
-        self._pending: tuple[int, float] | None = None  # the last boundary, which a stronger one may still replace
-
-    @property
-    def _count(self) -> int:
-        return self._first + len(self._vectors)
+        self._decided = 1  # all frames before this one; the first is no boundary
+        self._start = 0.0  # of the video
+        self._pending: _Boundary | None = None  # may still be replaced by a stronger one
 
     def add(self, time: float, frame: NDArray[np.uint8]) -> list[int]:
         """Takes the next frame, RGB (height, width, 3); returns the indices at which shots were found to begin."""
-        self._remember(time, describe(frame))
-        last = self._count - 1
-        for length in self._lengths:  # the windows that had been waiting for this frame
-            self._vote(last - length - max(length, self._step), length)
-        return self._decide(last - 2 * self._reach)
+        if self._count == 0:
+            self._start = time
+        last, size = self._count, len(self._times)
+        self._count += 1
+        self._times[last % size] = time
+        self._descriptions[last % size] = describe(frame)
+        row = distances(self._descriptions, self._descriptions[last % size])
+        self._distances[last % size] = self._distances[:, last % size] = row
+        for length, lag in zip(self._lengths, self._lags, strict=True):  # the windows that waited for this frame
+            self._vote(last - max(lag, self._flash) - length, length, lag)
+        return self._decide(last - self._reach)
 
     def finish(self) -> list[int]:
-        """Decides what had been waiting for more frames. Nothing may be added afterwards."""
+        """Decides what has been waiting for more frames; nothing may be added afterwards."""
         last = self._count - 1
-        for length in self._lengths:
-            for start in range(last - length - max(length, self._step) + 1, last - length + 1):
-                self._vote(start, length)
+        for length, lag in zip(self._lengths, self._lags, strict=True):
+            for start in range(last - max(lag, self._flash) - length + 1, last - length + 1):
+                self._vote(start, length, lag)
         found = self._decide(last)
         if self._pending is not None:
-            found.append(self._pending[0])
+            rest = self._times[last % len(self._times)] + 1 / self.rate - self._pending.time
+            if rest >= self.min_shot_seconds - 1e-6:
+                found.append(self._pending.index)
             self._pending = None
         return found
 
-    def _remember(self, time: float, vector: NDArray[np.float32]) -> None:
-        self._times.append(time)
-        self._vectors.append(vector)
-        n = len(self._vectors)
-        distances = np.sqrt(np.maximum(0, 1 - np.stack(self._vectors) @ vector))
-        self._distances[n - 1, :n] = self._distances[:n, n - 1] = distances
-        if n > self._kept:
-            del self._times[0], self._vectors[0]
-            self._first += 1
-            self._distances[:-1, :-1] = self._distances[1:, 1:].copy()
-
     def _distance(self, a: int, b: int) -> float:
-        return float(self._distances[a - self._first, b - self._first])
+        size = len(self._times)
+        return float(self._distances[a % size, b % size])
 
-    def _vote(self, start: int, length: int) -> None:
+    def _vote(self, start: int, length: int, lag: int) -> None:
         """Scores the window from frame `start` to `start + length`, and enters the score where it votes."""
-        end, last = start + length, self._count - 1
         if start < 0:
             return
-        across = min(
-            self._distance(a, b)
-            for a in (start, max(start - self._step, 0))
-            for b in (end, min(end + self._step, last))
-        )
-        lag = max(length, self._step)
-        sides = []
+        end, last = start + length, self._count - 1
+        starts = (start, max(start - self._flash, 0))
+        ends = (end, min(end + self._flash, last))
+        apart = min(self._distance(a, b) for a in starts for b in ends)
+        if apart <= self.threshold:
+            return
+        activity = []
         if start > 0:
-            sides.append(self._distance(max(start - lag, 0), start))
+            activity.append(self._distance(max(start - lag, 0), start))
         if end < last:
-            sides.append(self._distance(end, min(end + lag, last)))
-        score = across - (sum(sides) / len(sides) if sides else 0.0)
+            activity.append(self._distance(end, min(end + lag, last)))
+        score = apart - _ACTIVITY * sum(activity) / max(len(activity), 1)
         if score <= self.threshold:
             return
         middle = start + 1
-        while middle < end and self._distance(start, middle) <= self._distance(middle, end):
+        while middle < end and min(self._distance(a, middle) for a in starts) <= min(
+            self._distance(middle, b) for b in ends
+        ):
             middle += 1
         self._votes[middle] = max(score, self._votes.get(middle, 0.0))
 
     def _decide(self, last: int) -> list[int]:
-        """Goes through the frames up to `last`, all of whose votes are in; returns the boundaries that are final."""
+        """Goes on to frame `last`, the last one with all its votes; returns the boundaries that became final."""
         found = []
-        for i in range(self._decided, last + 1):
-            score = self._votes.pop(i, None)
-            if self._pending is not None:
-                j, pending_score = self._pending
-                if (
-                    i - j > self._near
-                    and self._times[i - self._first] - self._times[j - self._first] >= self.min_shot_seconds
-                ):
-                    found.append(j)
-                    self._pending = None
-                elif score is not None and self._same_transition(j, i):
-                    if score > pending_score:
-                        self._pending = (i, score)
-                    continue
-                elif score is not None:
-                    found.append(j)
-            if score is not None:
-                self._pending = (i, score)
+        for index in range(self._decided, last + 1):
+            time = float(self._times[index % len(self._times)])
+            boundary = _Boundary(index, time, self._votes.pop(index, 0.0))
+            if boundary.score and time - self._start >= self.min_shot_seconds - 1e-6:
+                if self._pending is None:
+                    self._pending = boundary
+                elif not self._one_transition(self._pending, boundary):
+                    found.append(self._pending.index)
+                    self._pending = boundary
+                elif boundary.score > self._pending.score:
+                    self._pending = boundary
+            elif self._pending is not None and not self._may_be_near(self._pending, boundary):
+                found.append(self._pending.index)
+                self._pending = None
         self._decided = max(self._decided, last + 1)
         return found
 
-    def _same_transition(self, i: int, j: int) -> bool:
-        """Whether candidates i < j are too close to both be boundaries.
+    def _may_be_near(self, a: _Boundary, b: _Boundary) -> bool:
+        return b.index - a.index < self._lengths[-1] or b.time - a.time < self.min_shot_seconds - 1e-6
 
-        They also are when a fade leads from one to the other: then the frames between lie on the way from the frame
-        before i to frame j, and the path through them is not much longer than the direct one. Through a shot of its
-        own it is about twice as long.
+    def _one_transition(self, a: _Boundary, b: _Boundary) -> bool:
+        """Whether of a and the later b only one can be a boundary: they are too close, or belong to one fade.
+
+        The frames of a fade lie on the way from the picture before it to the picture after it, so going through them
+        is hardly farther than going directly; through a shot of its own it is about twice as far.
         """
-        if self._times[j - self._first] - self._times[i - self._first] < self.min_shot_seconds - 1e-6:
+        if b.time - a.time < self.min_shot_seconds - 1e-6:
             return True
-        if j - i > self._reach:
+        if b.index - a.index > self._lengths[-1]:
             return False
-        detour = max(self._distance(i - 1, k) + self._distance(k, j) for k in range(i, j))
-        return detour < _STRAIGHT * self._distance(i - 1, j)
+        before, after = a.index - 1, b.index
+        way = max(self._distance(before, i) + self._distance(i, after) for i in range(a.index, b.index))
+        return way < _STRAIGHT * self._distance(before, after)
 
 
 def _blur(bins: int) -> NDArray[np.float32]:
@@ -179,34 +192,62 @@ def _blur(bins: int) -> NDArray[np.float32]:
     return matrix.astype(np.float32)
 
 
+_POINTS = np.arange(1, 2 * _SIDE, 2)  # centres of _SIDE cells, in halves of a cell
+_BLOCK = ((_POINTS * _GRID // (2 * _SIDE))[:, None] * _GRID + _POINTS * _GRID // (2 * _SIDE)).ravel()  # of each point
 _LUMA_BLUR = _blur(_LUMA_BINS) @ _blur(_LUMA_BINS)
 _CHROMA_BLUR = _blur(_CHROMA_BINS)
-_BLOCK = (
-    (np.arange(_SIDE) * _GRID // _SIDE)[:, None] * _GRID + np.arange(_SIDE) * _GRID // _SIDE
-).ravel()  # the block of each point
-# Bin of a difference of colours from -255 to 255: finer near grey, where most colours are.
-_DIFFERENCE = np.arange(-255, 256)
-_CHROMA_BIN = np.clip(
-    (np.sign(_DIFFERENCE) * np.sqrt(np.abs(_DIFFERENCE) / 255) / 1.6 + 0.5) * _CHROMA_BINS, 0, _CHROMA_BINS - 1
-).astype(np.intp)
+# The bin of a difference from -255 to 255: bins are narrow near grey, where most colours are.
+_DIFFERENCES = np.arange(-255, 256)
+_ROOTS = np.sign(_DIFFERENCES) * np.sqrt(np.abs(_DIFFERENCES) / 255)
+_CHROMA_BIN = np.clip((_ROOTS / 1.6 + 0.5) * _CHROMA_BINS, 0, _CHROMA_BINS - 1).astype(np.intp)
+_IS_GREY = np.abs(_DIFFERENCES) < _GREY
+_HISTOGRAMS = _BLOCKS * (_LUMA_BINS + _CHROMA_BINS**2)
+_DESCRIPTION = _HISTOGRAMS + 2 * _BLOCKS
 
 
 def describe(frame: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The frame as a unit vector whose dot product with another's is the likeness of their block histograms."""
+    """The square roots of the frame's block histograms, then the shares of black and of grey points in each block.
+
+    Luminance and chrominance are weighted; the squares of the first part, and the second part of a black frame, add
+    up to 1.
+    """
     height, width = frame.shape[:2]
-    rows = (np.arange(_SIDE) * 2 + 1) * height // (2 * _SIDE)
-    columns = (np.arange(_SIDE) * 2 + 1) * width // (2 * _SIDE)
-    points = frame[rows[:, None], columns].reshape(-1, 3).astype(np.intp)
-    red, green, blue = points.T
+    points = frame.take(_POINTS * height // (2 * _SIDE), axis=0).take(_POINTS * width // (2 * _SIDE), axis=1)
+    red, green, blue = points.reshape(-1, 3).T.astype(np.intp, order="C")  # (_SIDE * _SIDE,) each
     luma = (77 * red + 150 * green + 29 * blue) >> 8
-    chroma = _CHROMA_BIN[red - luma + 255] * _CHROMA_BINS + _CHROMA_BIN[blue - luma + 255]
-    blocks, pairs = _GRID * _GRID, _CHROMA_BINS * _CHROMA_BINS
-    lumas = np.bincount(_BLOCK * _LUMA_BINS + luma * _LUMA_BINS // 256, minlength=blocks * _LUMA_BINS)
-    chromas = np.bincount(_BLOCK * pairs + chroma, minlength=blocks * pairs)
-    luma_part = lumas.reshape(blocks, _LUMA_BINS).astype(np.float32) @ _LUMA_BLUR
-    chroma_part = _CHROMA_BLUR @ chromas.reshape(blocks, _CHROMA_BINS, _CHROMA_BINS).astype(np.float32) @ _CHROMA_BLUR
-    shares = np.concatenate(
-        [(1 - _CHROMA_SHARE) * luma_part.ravel(), _CHROMA_SHARE * chroma_part.ravel()]
-    ) / np.float32(len(points))
-    vector: NDArray[np.float32] = np.sqrt(shares).astype(np.float32)
-    return vector
+    red_difference, blue_difference = red - luma + 255, blue - luma + 255
+    chroma = _CHROMA_BIN.take(red_difference) * _CHROMA_BINS + _CHROMA_BIN.take(blue_difference)
+    black = luma < _BLACK
+    grey = _IS_GREY.take(red_difference) & _IS_GREY.take(blue_difference)
+
+    def shares(kind: NDArray[np.intp], kinds: int) -> NDArray[np.float32]:
+        """What part of the frame each kind of point has in each block: (blocks, kinds)."""
+        counts = np.bincount(_BLOCK * kinds + kind, minlength=_BLOCKS * kinds)
+        return (counts.reshape(_BLOCKS, kinds) / _SIDE**2).astype(np.float32)
+
+    lumas = shares(luma * _LUMA_BINS >> 8, _LUMA_BINS) @ _LUMA_BLUR
+    chromas = shares(chroma, _CHROMA_BINS**2).reshape(_BLOCKS, _CHROMA_BINS, _CHROMA_BINS)
+    chroma_blurred = _CHROMA_BLUR @ chromas @ _CHROMA_BLUR
+    blank = shares(black + 2 * grey, 4)  # neither, black, grey, both
+    return np.concatenate(
+        [
+            np.sqrt(_LUMA_SHARE * lumas).ravel(),
+            np.sqrt(_CHROMA_SHARE * chroma_blurred).ravel(),
+            _LUMA_SHARE * (blank[:, 1] + blank[:, 3]),
+            _CHROMA_SHARE * (blank[:, 2] + blank[:, 3]),
+        ]
+    )
+
+
+def distances(many: NDArray[np.float32], one: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The distances, from 0 to 1, of many frames (frames, description) to one.
+
+    Where both are black the luminance tells nothing, and where both are grey the chrominance: a letterbox, or a film
+    in black and white, would make all its frames alike. The distance is therefore taken relative to the part that
+    does tell something, down to a limit at which little but noise is left.
+    """
+    likeness = many[:, :_HISTOGRAMS] @ one[:_HISTOGRAMS]
+    shared = np.minimum(many[:, _HISTOGRAMS:], one[_HISTOGRAMS:]).sum(axis=1)
+    squares = (1 - likeness) / np.maximum(1 - shared, _LEAST_INFORMATION)
+    result: NDArray[np.float32] = np.sqrt(np.clip(squares, 0, 1))
+    return result
