@@ -105,8 +105,8 @@ def _duration_labels(edges: Sequence[float]) -> list[str]:
 
 WIDTH, HEIGHT = 380, 214
 LEFT, RIGHT, TOP, BOTTOM = 44, 20, 26, 42
-# Room for "30 min" in the axis font.
-LABEL_WIDTH = 43
+# Room for "30 min" in the axis font, which is larger on phones.
+LABEL_WIDTH = 50
 
 
 def histogram_svg(histogram: Histogram, title: str, x_title: str, y_title: str) -> str:

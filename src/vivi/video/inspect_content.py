@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -170,8 +170,7 @@ def _spread(items: NDArray[np.uint64], count: int, generator: np.random.Generato
 
 def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
     """Reads the shots of a video that are to be shown and writes their thumbnails into `folder`."""
-    step = 1 / corpus.settings["rate"]
-    spans = tuple((times[0], times[-1] - times[0] + step) for times in _shot_times(corpus, video))
+    spans = _spans(list(_shot_times(corpus, video)), 1 / corpus.settings["rate"], video.seconds)
     runs = shown_runs(len(spans))
     limit = frames_per_shot(sum(map(len, runs)))
     shots: list[ShownShot] = []
@@ -184,6 +183,17 @@ def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
             )
             shots.append(ShownShot(index, *spans[index], len(shot.frames), frames))
     return Strip(video, spans, tuple(shots))
+
+
+def _spans(shots: Sequence[Sequence[float]], step: float, seconds: float) -> tuple[tuple[float, float], ...]:
+    """(start, seconds) of shots, given the times of their frames: one grid step past the last frame at most."""
+    if not shots:
+        return ()
+    end = max(shots[0][0] + seconds, shots[-1][-1])
+    limits = [*(times[0] for times in shots[1:]), end]
+    return tuple(
+        (times[0], min(times[-1] + step, limit) - times[0]) for times, limit in zip(shots, limits, strict=True)
+    )
 
 
 def _shot_times(corpus: Corpus, video: VideoRow) -> Iterator[list[float]]:
@@ -213,8 +223,9 @@ def frames_per_shot(shown: int) -> int:
 
 
 def evenly(count: int, limit: int) -> list[int]:
-    """At most `limit` of `count` indices, from the first to the last."""
-    return [int(i) for i in np.linspace(0, count - 1, min(count, limit)).round()]
+    """About `limit` of `count` indices, from the first to the last; leaving out a single one is not worth it."""
+    shown = count if count <= limit + 1 else limit
+    return [int(i) for i in np.linspace(0, count - 1, shown).round()]
 
 
 def write_thumbnail(jpeg: bytes, folder: Path) -> Thumbnail | None:

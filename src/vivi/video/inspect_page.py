@@ -279,17 +279,18 @@ def _timeline(strip: Strip, digits: int) -> str:
     """All shots of the video along its length; those shown below are filled."""
     if not strip.spans:
         return ""
-    start, end = strip.spans[0][0], sum(strip.spans[-1])
-    scale = 1000 / max(end - start, 1e-6)
+    starts = [start for start, _ in strip.spans]
+    end = sum(strip.spans[-1])
+    scale = 1000 / (end - starts[0]) if end > starts[0] else 0.0
+    marks = [round((time - starts[0]) * scale) for time in (*starts, end)]
     shown = "".join(
-        f'<rect x="{(shot.start - start) * scale:.1f}" width="{max(shot.seconds * scale, 1):.1f}" height="5"/>'
+        f'<rect x="{marks[shot.index]}" width="{max(marks[shot.index + 1] - marks[shot.index], 1)}" height="5"/>'
         for shot in strip.shots
     )
-    cuts = sorted({round((time - start) * scale) for time, _ in strip.spans[1:]})
-    path = "".join(f"M{x} 0v5" for x in cuts)
+    path = "".join(f"M{x} 0v5" for x in sorted(set(marks[1:-1])))
     label = f"Timeline: {_plural(len(strip.spans), 'shot')}, {len(strip.shots)} of them shown below"
     return (
-        f'<div class="timeline"><span>{clock(start, digits)}</span>'
+        f'<div class="timeline"><span>{clock(starts[0], digits)}</span>'
         f'<svg viewBox="0 0 1000 5" preserveAspectRatio="none" role="img" aria-label="{label}">'
         f'<rect class="all" width="1000" height="5"/>{shown}<path d="{path}"/></svg>'
         f"<span>{clock(end, digits)}</span></div>"

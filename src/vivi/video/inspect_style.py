@@ -46,7 +46,8 @@ nav a:hover { text-decoration: underline; text-underline-offset: .25em; }
 
 section { margin-top: clamp(3rem, 7vw, 5rem); }
 h2 {
-  font-size: clamp(1.4rem, 3vw, 1.8rem); line-height: 1.2; letter-spacing: -.02em; font-weight: 660; margin-bottom: 1.25rem;
+  margin-bottom: 1.25rem; font-size: clamp(1.4rem, 3vw, 1.8rem); font-weight: 660; line-height: 1.2;
+  letter-spacing: -.02em;
 }
 h3 { font-size: 1.0625rem; line-height: 1.35; font-weight: 620; }
 .intro { color: var(--muted); max-width: 46rem; }
@@ -63,7 +64,7 @@ th, td {
   padding: .55rem 0 .55rem .75rem; text-align: right; border-top: 1px solid var(--line); font-weight: inherit;
 }
 th:first-child { padding-left: 0; text-align: left; }
-thead th { border: 0; color: var(--muted); font-size: .8125rem; vertical-align: bottom; }
+thead th, thead .reference { border: 0; color: var(--muted); font-size: .8125rem; vertical-align: bottom; }
 td { white-space: nowrap; font-weight: 600; }
 td.reference { font-size: inherit; font-weight: 400; }
 .std { font-weight: 400; color: var(--muted); }
@@ -85,8 +86,9 @@ td.reference { font-size: inherit; font-weight: 400; }
 }
 .meter i { display: block; height: 100%; background: var(--accent); }
 
-.chart { display: block; width: 100%; height: auto; margin: .9rem 0 .6rem; }
+.chart { display: block; width: 100%; height: auto; overflow: visible; margin: .9rem 0 .6rem; }
 .chart text { font-size: 11px; fill: var(--muted); font-family: inherit; }
+@media (max-width: 34rem) { .chart text { font-size: 13px; } }
 .chart .axis { fill: var(--text); }
 .chart .grid { stroke: var(--line); }
 .bar { fill: var(--accent); }
@@ -110,7 +112,8 @@ figure details summary { color: var(--muted); font-size: .875rem; margin-top: .5
   margin-top: .5rem; padding: .35rem .75rem; border-left: 3px solid var(--accent); background: var(--shade);
   font-size: .875rem; border-radius: 0 6px 6px 0;
 }
-.timeline { display: flex; align-items: center; gap: .75rem; margin-top: .4rem; color: var(--muted); font-size: .75rem; }
+.timeline { display: flex; align-items: center; gap: .75rem; margin-top: .4rem; }
+.timeline span { color: var(--muted); font-size: .75rem; }
 .timeline svg { flex: 1; min-width: 0; height: 5px; border-radius: 2.5px; fill: var(--mark); }
 .timeline .all { fill: var(--line); }
 .timeline path { stroke: var(--page); stroke-width: 2px; vector-effect: non-scaling-stroke; }
@@ -135,11 +138,11 @@ figure details summary { color: var(--muted); font-size: .875rem; margin-top: .5
 .when { white-space: nowrap; }
 .frames { display: flex; gap: 3px; margin-top: .5rem; }
 .frame { display: block; flex: none; color: var(--muted); text-decoration: none; }
-.frame img, .broken span { display: block; height: 104px; width: auto; border-radius: 3px; background: var(--shade); }
+.frame img, .broken span { display: block; height: 88px; width: auto; border-radius: 3px; background: var(--shade); }
 .frame:hover img { filter: brightness(1.1); }
 .frame i { display: block; font-style: normal; font-size: .75rem; line-height: 1.7; }
 .broken span {
-  display: grid; place-items: center; width: 104px; border: 1px dashed var(--muted); font-size: .8125rem;
+  display: grid; place-items: center; width: 96px; border: 1px dashed var(--muted); font-size: .8125rem;
 }
 @media (min-width: 900px) { .frame img, .broken span { height: 112px; } }
 
