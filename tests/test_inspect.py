@@ -91,7 +91,7 @@ def corpus(tmp_path: Path) -> Path:
     videos = [video(name, [2, 3, 1]) for name in NASTY]
     videos += [
         video("long.mp4", [1, 40, *[2] * 28], split="test"),
-        video("single.mp4", [5], "3 damaged frames left out"),
+        video(UNBROKEN, [5], "3 damaged frames left out"),
     ]
     others = [skipped(f"broken-{i}.mp4", "cannot be opened: <invalid> data") for i in range(30)]
     others.append(skipped(UNBROKEN, "y" * 300))

@@ -244,7 +244,7 @@ def _strip(strip: Strip, digits: int) -> str:
             items.append(f'<li class="gap">{_plural(shot.index - after, "shot")} left out</li>')
         items.append(_shot(shot, digits))
         after = shot.index + 1
-    return f"""<article class="strip" data-name="{name.lower()}">
+    return f"""<article class="strip" data-name="{escape(video.video.lower())}">
 <h3><bdi>{name}</bdi></h3>
 <p class="meta">{"".join(f"<span>{fact}</span>" for fact in facts if fact)}</p>{reason}
 {_timeline(strip, digits)}
