@@ -9,19 +9,21 @@ that the file has a frame for, the file is decoded in full from that point on.
 
 from __future__ import annotations
 
+import heapq
 import math
-import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from fractions import Fraction
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
 from av.container import InputContainer
-from av.error import FFmpegError
+from av.error import FFmpegError, InvalidDataError
+from av.packet import Packet
 from av.sidedata.sidedata import Type as SideDataType
 from av.stream import Discard, Disposition
 from av.video.frame import VideoFrame
@@ -33,8 +35,18 @@ from numpy.typing import NDArray
 MAX_PIXELS = 8192 * 4608
 # Smaller pictures hold nothing to learn from; they are tracking pixels and test files.
 MIN_SIDE = 16
-# Times that jump back by more than this come from a restarted clock (joined streams), not from reordering.
+# Frames midway between two points go to the later one, and of two as near the earlier wins, despite rounding.
+TIE = 1e-9
+# Decoding times that jump back by more than this come from a restarted clock (joined streams).
 CLOCK_RESET_SECONDS = 1.0
+# A decoder that reads this many packets without giving a frame for any of them does more than skip a few.
+MAX_UNSETTLED_PACKETS = 10_000
+# Pixels more oblong than this come from a damaged header.
+MAX_PIXEL_ASPECT = 8.0
+# Read at once; larger than FFmpeg's own 32 KiB, because every read passes through Python.
+IO_BYTES = 1 << 18
+# Formats of FFmpeg that draw text files as pictures.
+TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}
 
 
 class UnusableVideo(Exception):
@@ -63,6 +75,10 @@ class VideoInfo:
     problems: list[str] = field(default_factory=list)
     """What went wrong without making the file unusable."""
 
+    def note(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
 
 def sample_frames(
     path: Path | str,
@@ -79,43 +95,34 @@ def sample_frames(
     for every packet with the share of the file that was read and the seconds of footage in it.
     """
     info = info if info is not None else VideoInfo()
-    _check_is_file(Path(path))
     scaler = _Scaler(short_side)
     sampled = -1  # the last grid point that was yielded
-    for skip_unreferenced in (False,) if exact else (True, False):
-        decoding = _Pass(path, rate, skip_unreferenced, threads, info, heartbeat)
+    skip_until = -math.inf if exact else math.inf
+    while True:
+        decoding = _Pass(path, rate, skip_until, threads, info, heartbeat)
         try:
             for point, time, frame in decoding.nearest_frames():
-                if point > sampled:
-                    yield SampledFrame(time, scaler.upright_rgb(frame, decoding.pixel_aspect, info))
-                    sampled = point
+                if point <= sampled:
+                    continue
+                try:
+                    image = scaler.upright_rgb(frame, decoding.pixel_aspect, info)
+                except FFmpegError as error:
+                    info.note(f"{frame.format.name} pictures cannot be converted: {_in_words(error)}")
+                    continue
+                yield SampledFrame(time, image)
+                sampled = point
             break
-        except _ReferenceFramesTooSparse:
-            continue
+        except _ReferenceFramesTooSparse as sparse:
+            skip_until = sparse.after
     if sampled < 0:
-        raise UnusableVideo("no frame could be decoded" + "".join(f"; {p}" for p in info.problems))
+        raise UnusableVideo("; ".join(["no frame could be decoded", *info.problems]))
 
 
 class _ReferenceFramesTooSparse(Exception):
-    """A grid point has frames in the file, but none among those that others refer to."""
+    """After this time, frames that no other frame refers to are needed, too."""
 
-
-def _check_is_file(path: Path) -> None:
-    """Names the common cases; FFmpeg would call most of them invalid data."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise UnusableVideo("does not exist") from None
-    except OSError as error:
-        raise UnusableVideo(f"cannot be read: {error.strerror}") from None
-    if stat.S_ISDIR(found.st_mode):
-        raise UnusableVideo("is a directory")
-    if not stat.S_ISREG(found.st_mode):
-        raise UnusableVideo("is not a regular file")
-    if found.st_size == 0:
-        raise UnusableVideo("is empty (0 bytes)")
-    if not os.access(path, os.R_OK):
-        raise UnusableVideo("permission denied")
+    def __init__(self, after: float) -> None:
+        self.after = after
 
 
 class _Pass:
@@ -125,23 +132,24 @@ class _Pass:
         self,
         path: Path | str,
         rate: float,
-        skip_unreferenced: bool,
+        skip_until: float,
         threads: int,
         info: VideoInfo,
         heartbeat: Callable[[float, float], None],
     ) -> None:
         self.path = path
         self.rate = rate
-        self.skip_unreferenced = skip_unreferenced
+        self.skip_until = skip_until  # up to this time, frames that no other refers to are not decoded
+        self.watching = skip_until == math.inf  # for grid points that this leaves empty
         self.threads = threads
         self.info = info
         self.heartbeat = heartbeat
         self.pixel_aspect = 1.0
-        self.time_base = Fraction(1)
+        self.time_base = (1, av.time_base)  # seconds of one tick of the stream's clock, as a fraction
+        self.period = 0.04  # seconds between frames, for streams that do not say when to show them
         self.start = math.nan  # time of the first frame
         self.end = -math.inf
-        self.clock_offset = 0.0  # added to the file's times once its clock was restarted
-        self.packet_times: list[float] = []  # of packets whose grid point is not settled yet
+        self.unsettled: list[float] = []  # heap: times of packets past the grid point that is being filled
         info.problems = []
 
     def nearest_frames(self) -> Iterator[tuple[int, float, VideoFrame]]:
@@ -150,94 +158,126 @@ class _Pass:
         for time, frame in self._frames_in_order():
             if best is None:
                 self.start = time
+                best = 0, time, frame
             point = self._point(time)
-            if best is not None and point <= best[0]:
-                if self._distance(time, best[0]) < self._distance(best[1], best[0]):
-                    best = best[0], time, frame
-                continue
-            if best is not None:
-                self._check_nothing_between(best[0], point)
+            if point > best[0]:
+                self._check_none_missed(best[0], point, since=best[1])
                 yield best
-            best = point, time, frame
+                best = point, time, frame
+            elif self._distance(time, point) < self._distance(best[1], point) - TIE:
+                best = point, time, frame
+            self._settle(best[0])
         if best is not None:
-            # The very last point may be lost to skipped frames: not worth a second pass over the file.
-            self._check_nothing_between(best[0] + 1, math.inf)
+            # The very last point may be lost to skipped frames: not worth decoding the file once more.
+            self._check_none_missed(best[0] + 1, math.inf, since=best[1])
             self.info.seconds = max(0.0, self.end - self.start)
             yield best
 
+    def _seconds(self, ticks: int) -> float:
+        return ticks * self.time_base[0] / self.time_base[1]
+
     def _point(self, time: float) -> int:
-        return math.floor((time - self.start) * self.rate + 0.5)
+        return math.floor((time - self.start) * self.rate + 0.5 + TIE)
 
     def _distance(self, time: float, point: int) -> float:
         return abs(time - self.start - point / self.rate)
 
-    def _check_nothing_between(self, point: int, next_point: float) -> None:
-        """Raises if the file has a frame for a point that the skipping decoder gave none for."""
-        if not self.skip_unreferenced:
-            return
-        unsettled = [time for time in self.packet_times if self._point(time) > point]
-        if any(self._point(time) < next_point for time in unsettled):
-            raise _ReferenceFramesTooSparse
-        self.packet_times = unsettled
+    def _settle(self, point: int) -> None:
+        """Forgets the packets up to a grid point that has its frame."""
+        while self.unsettled and self._point(self.unsettled[0]) <= point:
+            heapq.heappop(self.unsettled)
+
+    def _check_none_missed(self, point: int, next_point: float, since: float) -> None:
+        """Raises if the file has frames for a point between these, but the skipping decoder gave none."""
+        self._settle(point)
+        if self.unsettled and self._point(self.unsettled[0]) < next_point:
+            raise _ReferenceFramesTooSparse(since)
 
     def _frames_in_order(self) -> Iterator[tuple[float, VideoFrame]]:
-        """Yields (time, frame) with times that never decrease."""
+        """Yields (time, frame) with times that increase."""
         last = -math.inf
-        gap = 0.04
+        stamped, unstamped = 0.0, 0  # the last time the file gave, and the frames since
         for frame in self._decoded():
             stamp = frame.pts if frame.pts is not None else frame.dts
-            time = last + gap if stamp is None else float(stamp * self.time_base) + self.clock_offset
-            if time < last - CLOCK_RESET_SECONDS:
-                self.clock_offset += last + gap - time
-                self.packet_times.clear()
-                self.skip_unreferenced = False  # packet times and frame times no longer match
-                time = last + gap
-            if time <= last:
-                continue
-            if math.isfinite(last):
-                gap = time - last
-            last = time
-            self.end = max(self.end, time + float((frame.duration or 0) * self.time_base))
-            yield time, frame
+            if stamp is not None:
+                time = self._seconds(stamp)
+                stamped, unstamped = time, 1
+            elif not self.watching:
+                time = stamped + unstamped * self.period
+                unstamped += 1
+            elif math.isfinite(last):
+                continue  # where only decoding times are stored, the frames of the last flush have none
+            else:
+                raise _ReferenceFramesTooSparse(-math.inf)  # no times at all: only counting every frame gives them
+            if time > last:
+                last = time
+                self.end = max(self.end, time + self._seconds(frame.duration or 0))
+                yield time, frame
 
     def _decoded(self) -> Iterator[VideoFrame]:
         """Yields what the decoder gives, past damaged packets, and notes what was damaged."""
         damaged = 0
-        with _open(self.path) as container:
+        with ExitStack() as opened:
+            container = _open(self.path, opened)
             stream = self._video_stream(container)
             size = max(container.size, 1)
-            packets = container.demux(stream)
-            while True:
+            for packet in self._packets(container, stream):
+                if packet is not None:
+                    self.heartbeat((packet.pos or 0) / size, max(0.0, self.end - self.start))
                 try:
-                    packet = next(packets)
-                except (StopIteration, FFmpegError) as error:
-                    # Demuxing ends with a packet that flushes the decoder, unless it breaks off.
-                    if isinstance(error, FFmpegError):
-                        self.info.problems.append(f"reading broke off: {_in_words(error)}")
-                        yield from _flush(stream)
-                    break
-                self.heartbeat((packet.pos or 0) / size, self.end - self.start)
-                try:
-                    frames = packet.decode()
+                    frames = stream.decode(packet)
                 except FFmpegError:
                     damaged += 1
                     continue
-                if packet.pts is not None and not packet.is_discard:
-                    time = float(packet.pts * self.time_base)
-                    self.end = max(self.end, time + float((packet.duration or 0) * self.time_base))
-                    if self.skip_unreferenced:
-                        self.packet_times.append(time)
+                if packet is not None:
+                    self._watch(packet)
                 for frame in frames:
-                    if frame.is_corrupt:
+                    if frame.is_corrupt or min(frame.width, frame.height) < MIN_SIDE:
                         damaged += 1
                     else:
                         yield frame
-            promised = float(container.duration or 0) / av.time_base
+            promised = (container.duration or 0) / av.time_base
         if damaged:
-            self.info.problems.append(f"{damaged} damaged frames left out")
+            self.info.note(f"{damaged} damaged frames left out")
         found = self.end - self.start
         if promised - found > max(2.0, 0.1 * promised):
-            self.info.problems.append(f"the header says {promised:.1f} s, the frames end after {found:.1f} s")
+            self.info.note(f"the header says {promised:.1f} s, the frames end after {found:.1f} s")
+
+    def _packets(self, container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream] | None]:
+        """Yields packets on one clock, even where the file's restarts, then None, to flush the decoder."""
+        skipping = not self.watching
+        last: int | None = None  # decoding time of the packet before
+        offset = 0
+        try:
+            for packet in container.demux(stream):
+                if packet.size == 0:
+                    continue  # a gap in AVI; the decoder would take it for the end
+                if packet.dts is not None:
+                    if last is not None and self._seconds(packet.dts + offset - last) < -CLOCK_RESET_SECONDS:
+                        offset = last + (packet.duration or round(self.period / self._seconds(1))) - packet.dts
+                    last = packet.dts + offset
+                if offset:
+                    packet.dts = None if packet.dts is None else packet.dts + offset
+                    packet.pts = None if packet.pts is None else packet.pts + offset
+                if skipping and (packet.pts is None or self._seconds(packet.pts) >= self.skip_until):
+                    skipping = False
+                    stream.codec_context.skip_frame = "DEFAULT"
+                yield packet
+        except (FFmpegError, OSError) as error:
+            self.info.note(f"reading broke off: {_in_words(error)}")
+        yield None
+
+    def _watch(self, packet: Packet[VideoStream]) -> None:
+        """Notes that the file has a frame at this time, whether or not the decoder skips it."""
+        if packet.is_discard:
+            return
+        if packet.pts is not None:
+            self.end = max(self.end, self._seconds(packet.pts + (packet.duration or 0)))
+        stamp = packet.pts if packet.pts is not None else packet.dts
+        if self.watching and stamp is not None:
+            heapq.heappush(self.unsettled, self._seconds(stamp))
+            if len(self.unsettled) > MAX_UNSETTLED_PACKETS:
+                raise _ReferenceFramesTooSparse(-math.inf)
 
     def _video_stream(self, container: InputContainer) -> VideoStream:
         """The one video stream to read, with its decoder set up."""
@@ -246,6 +286,8 @@ class _Pass:
             raise UnusableVideo("no video stream" + (" (audio only)" if container.streams.audio else ""))
         if _is_still_image(container, stream):
             raise UnusableVideo("is a still image")
+        if container.format.name in TEXT_FORMATS:
+            raise UnusableVideo("is a text file")
         width, height = stream.width, stream.height
         if stream.codec_context is None:
             raise UnusableVideo("no decoder for its codec")
@@ -259,36 +301,60 @@ class _Pass:
         stream.thread_count = self.threads
         stream.thread_type = "AUTO" if self.threads > 1 else "NONE"
         stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
-        if self.skip_unreferenced:
+        # dav1d, for AV1, cannot cease to skip on the way.
+        if self.watching or (self.skip_until > -math.inf and stream.codec_context.name != "libdav1d"):
             stream.codec_context.skip_frame = "NONREF"
-        self.pixel_aspect = float(stream.sample_aspect_ratio or 1)
-        self.time_base = stream.time_base or Fraction(1, av.time_base)
+        aspect = float(stream.sample_aspect_ratio or 1)
+        self.pixel_aspect = aspect if 1 / MAX_PIXEL_ASPECT <= aspect <= MAX_PIXEL_ASPECT else 1.0
+        if stream.time_base:
+            self.time_base = stream.time_base.as_integer_ratio()
+        self.period = float(1 / (stream.guessed_rate or 25))
         self.info.codec = stream.codec_context.name
         return stream
 
 
-def _open(path: Path | str) -> InputContainer:
-    """Opens a local file, whatever the encoding of its metadata, and nothing the file may point to."""
+def _open(path: Path | str, opened: ExitStack) -> InputContainer:
+    """Opens a local file, whatever its name and the encoding of its metadata, and nothing the file may point to."""
+    _check_is_file(Path(path))
+    # genpts, PyAV's default, guesses missing presentation times, and guesses wrong for H.264 in AVI.
+    options = {"protocol_whitelist": "none", "fflags": "-genpts"}
     try:
-        return av.open(str(path), "r", metadata_errors="replace", container_options={"protocol_whitelist": "file"})
-    except FFmpegError as error:
+        # FFmpeg would take some names for URLs or patterns; a Python file has no such surprises.
+        file = opened.enter_context(FileIO(str(path)))
+        if file.read(7) == b"#EXTM3U":
+            raise UnusableVideo("is a playlist")
+        file.seek(0)
+        container = av.open(file, "r", metadata_errors="replace", buffer_size=IO_BYTES, container_options=options)
+        return opened.enter_context(container)
+    except InvalidDataError:
+        raise UnusableVideo("not a video, or its start is damaged") from None
+    except (FFmpegError, OSError) as error:
         raise UnusableVideo(f"cannot be opened: {_in_words(error)}") from None
 
 
-def _in_words(error: FFmpegError) -> str:
-    return (error.strerror or type(error).__name__).lower()
+def _check_is_file(path: Path) -> None:
+    """Names the common cases; FFmpeg would call most of them invalid data."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise UnusableVideo("does not exist") from None
+    except (OSError, ValueError) as error:
+        raise UnusableVideo(f"cannot be read: {_in_words(error)}") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise UnusableVideo("is a directory")
+    if not stat.S_ISREG(found.st_mode):
+        raise UnusableVideo("is not a regular file")
+    if found.st_size == 0:
+        raise UnusableVideo("is empty (0 bytes)")
+
+
+def _in_words(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()
 
 
 def _is_still_image(container: InputContainer, stream: VideoStream) -> bool:
     name = container.format.name
     return name == "image2" or name.endswith("_pipe") or bool(stream.disposition & Disposition.still_image)
-
-
-def _flush(stream: VideoStream) -> Iterator[VideoFrame]:
-    try:
-        yield from stream.decode(None)
-    except FFmpegError:
-        return
 
 
 class _Scaler:
@@ -313,7 +379,8 @@ class _Scaler:
         )
         image = _orient(np.asarray(rgb.to_ndarray(), dtype=np.uint8), matrix)
         upright = matrix is None or abs(matrix[0]) >= abs(matrix[1])
-        info.width, info.height = (display_width, frame.height) if upright else (frame.height, display_width)
+        if not info.width:
+            info.width, info.height = (display_width, frame.height) if upright else (frame.height, display_width)
         return image
 
 
