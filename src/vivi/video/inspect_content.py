@@ -237,7 +237,7 @@ def write_thumbnail(jpeg: bytes, folder: Path) -> Thumbnail | None:
             # The decoder itself scales down by 2, 4 or 8, which is several times faster.
             image.draft("RGB", (round(image.width / scale), round(image.height / scale)))
             small = image.convert("RGB")
-            small.thumbnail(size, Image.Resampling.LANCZOS)
+            small.thumbnail(size, Image.Resampling.HAMMING)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
     buffer = io.BytesIO()
