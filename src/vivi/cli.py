@@ -6,7 +6,7 @@ import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import tyro
 from rich.console import Console
@@ -82,34 +82,25 @@ class Synthesize:
 
 
 @dataclass(frozen=True)
-class BenchPrepare:
-    """Measure vivi prepare beside ffmpeg and PySceneDetect on the same files and cores."""
+class Bench:
+    """Measure on the present machine: vivi prepare beside ffmpeg and PySceneDetect, on the same files and cores."""
 
+    what: Positional[Literal["prepare"]]
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILES...")]
     """Video files."""
-    seconds: float = 60.0
-    """Repeat each file to at least this much footage, so that start-up does not count."""
+    work: float = 10.0
+    """Repeat each file until ffmpeg is busy with it for this many seconds, so that start-up does not count."""
     rate: float = 1.0
     """Frames a second."""
-    repeats: int = 3
-    """Rounds; the median and the spread are printed."""
+    rounds: int = 3
+    """The median over the rounds and their spread are printed."""
     json: Path | None = None
-    """Also write the figures here."""
+    """Also write the figures to this file."""
 
     def run(self, console: Console) -> None:
         from vivi.bench.prepare import bench_prepare
 
-        bench_prepare(self.files, self.seconds, self.rate, self.repeats, self.json, console)
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Benchmarks on the present machine."""
-
-    command: Annotated[BenchPrepare, subcommand("prepare")]
-
-    def run(self, console: Console) -> None:
-        self.command.run(console)
+        bench_prepare(self.files, self.work, self.rate, self.rounds, self.json, console)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 from vivi.errors import UserError
 
 FORMAT_VERSION = 1
-SHARD_BYTES = 256 << 20
 # A record batch is what a reader maps and indexes at once: small enough to skip, large enough to be few.
 BATCH_BYTES = 8 << 20
 

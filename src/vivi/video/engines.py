@@ -128,7 +128,7 @@ def _attempt(task: VideoTask, report: Callable[[float, float], None] | None = No
         return error
 
 
-def run_on_ray(tasks: Iterable[VideoTask], address: str | None, report: Report) -> Iterator[Outcome]:
+def run_on_ray(tasks: Iterable[VideoTask], address: str, report: Report) -> Iterator[Outcome]:
     """Runs the tasks on a Ray cluster, or on a local one that is started if no address is given."""
     try:
         import ray
@@ -137,7 +137,7 @@ def run_on_ray(tasks: Iterable[VideoTask], address: str | None, report: Report) 
     started = not ray.is_initialized()
     if started:
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+            ray.init(address=address or None, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         except (ConnectionError, ValueError) as error:
             raise UserError(f"no Ray cluster at {address}: {error}") from None
     # Ray schedules, and starts a task again elsewhere when its worker or machine dies.

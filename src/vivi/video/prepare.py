@@ -22,7 +22,6 @@ from rich.console import Console
 
 from vivi.errors import UserError
 from vivi.video.corpus import (
-    SHARD_BYTES,
     ShotWriter,
     StorageError,
     VideoRow,
@@ -56,8 +55,10 @@ class Machine:
     """A pool of local processes, or a Ray cluster."""
     workers: int = 0
     """Local processes; 0: one for each core."""
-    ray_address: str | None = None
+    ray_address: str = ""
     """Address of a running Ray cluster; without it, a local one is started."""
+    shard_megabytes: float = 256.0
+    """Size of a shard file. A video is never split over two."""
     retry_skipped: bool = False
     """Try the videos again that an earlier run skipped."""
 
@@ -90,7 +91,7 @@ def prepare(
                 console.print(f"{len(listing.sources) - len(tasks)} videos are in the corpus already", style="dim")
             retried = {task.source.video for task in tasks}
             rows = [row for row in committed if row.video not in retried]
-            packer = _Packer(out, rows)
+            packer = _Packer(out, rows, round(machine.shard_megabytes * 2**20))
             try:
                 _run(tasks, packer, machine, console)
             finally:
@@ -202,8 +203,9 @@ def _give_up(outcome: Outcome) -> PreparedVideo:
 class _Packer:
     """Moves finished pieces into shards, in the order of the videos' names, in a thread beside the engine."""
 
-    def __init__(self, out: Path, rows: list[VideoRow]) -> None:
+    def __init__(self, out: Path, rows: list[VideoRow], shard_bytes: int) -> None:
         self.out = out
+        self.shard_bytes = shard_bytes
         self.rows = rows  # of all videos in the corpus so far
         self._order: Iterator[VideoTask] = iter(())
         self._next: VideoTask | None = None
@@ -226,7 +228,7 @@ class _Packer:
             self._group.append((self._next, prepared))
             self._group_bytes += prepared.bytes
             self._next = next(self._order, None)
-            if self._group_bytes >= SHARD_BYTES:
+            if self._group_bytes >= self.shard_bytes:
                 self._pack_group()
 
     def finish(self) -> None:
