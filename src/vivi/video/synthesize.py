@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,14 @@ class SynthesizeSettings:
         ]
 
 
-# One job of a worker process: a module-level function, which returns the files it made, and its arguments.
-Job = tuple[Callable[..., int], tuple[Any, ...]]
+@dataclass(frozen=True)
+class Job:
+    """One piece of work for a process: a module-level function, its arguments, and the files it accounts for."""
+
+    kind: str
+    files: int
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
 
 
 def synthesize(out: Path, settings: SynthesizeSettings, progress: bool = True) -> None:
@@ -124,9 +131,8 @@ def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
             raise UserError(f"{out} cannot be written to ({error.strerror}); choose another --out.") from error
         return
     try:
-        found = json.loads(record.read_text())
-        assert isinstance(found, dict)
-    except (OSError, ValueError, AssertionError) as error:
+        found = dict(json.loads(record.read_text()))
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{record} cannot be read; remove {out} or choose another --out.") from error
     asked = recorded(settings)
     differences = [
@@ -145,8 +151,9 @@ def video_name(index: int) -> str:
 def video_jobs(out: Path, settings: SynthesizeSettings) -> list[Job]:
     """A job for each video that is not there yet."""
     paths = [out / video_name(index) for index in range(settings.videos)]
+    facts = (settings.seconds, settings.rate, settings.size)
     return [
-        (write_video, (path, settings.seed, index, settings.seconds, settings.rate, settings.size))
+        Job("videos", 1, write_video, (path, settings.seed, index, *facts))
         for index, path in enumerate(paths)
         if not path.exists()
     ]
@@ -161,7 +168,8 @@ def task_jobs(out: Path, settings: SynthesizeSettings) -> list[Job]:
             folder.mkdir(parents=True, exist_ok=True)
             for start in range(0, split.images, IMAGES_PER_JOB):
                 block = range(start, min(split.images, start + IMAGES_PER_JOB))
-                jobs.append((write_task_images, (folder, task, split, block, settings.seed, settings.task_size)))
+                arguments = (folder, task, split, block, settings.seed, settings.task_size)
+                jobs.append(Job("task images", len(block), write_task_images, arguments))
     return jobs
 
 
@@ -171,47 +179,38 @@ def worker_count(settings: SynthesizeSettings) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def job_size(job: Job) -> int:
-    """Files a job makes: a block of images or one video."""
-    blocks = [argument for argument in job[1] if isinstance(argument, range)]
-    return len(blocks[0]) if blocks else 1
-
-
 def run_jobs(jobs: list[Job], workers: int, progress: bool) -> None:
     """Run all jobs, in this process or in several, and show how far they are."""
-    titles: dict[Callable[..., int], str] = {write_video: "videos", write_task_images: "task images"}
-    with progress_bar(progress) as bar:
-        rows: dict[Callable[..., int], Any] = {}
-        for function, title in titles.items():
-            total = sum(job_size(job) for job in jobs if job[0] is function)
-            if total:
-                rows[function] = bar.add_task(title, total=total)
-        for job, made in finished_jobs(jobs, min(workers, len(jobs))):
-            bar.advance(rows[job[0]], made)
+    totals: Counter[str] = Counter()
+    for job in jobs:
+        totals[job.kind] += job.files
+    columns = (TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, disable=not progress) as bar:
+        rows = {kind: bar.add_task(kind, total=total) for kind, total in totals.items()}
+        for job in finished_jobs(jobs, min(workers, len(jobs))):
+            bar.advance(rows[job.kind], job.files)
 
 
-def finished_jobs(jobs: list[Job], workers: int) -> Iterator[tuple[Job, int]]:
-    """Each job with the number of files it made, as they finish."""
+def finished_jobs(jobs: list[Job], workers: int) -> Iterator[Job]:
+    """Each job when it is done."""
     if workers <= 1:
         for job in jobs:
-            yield job, job[0](*job[1])
+            job.function(*job.arguments)
+            yield job
         return
     # Spawned, not forked: the caller may hold threads (torch, rich) that do not survive a fork.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = {pool.submit(job[0], *job[1]): job for job in jobs}
+        futures = {pool.submit(job.function, *job.arguments): job for job in jobs}
         try:
             for future in as_completed(futures):
-                yield futures[future], future.result()
+                future.result()
+                yield futures[future]
+        except BrokenProcessPool as error:
+            advice = "run the same command again with fewer --workers; finished files are kept"
+            raise UserError(f"synthesize: a worker process was killed (out of memory?); {advice}.") from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-@contextmanager
-def progress_bar(show: bool) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, disable=not show) as bar:
-        yield bar
 
 
 def truth_json(settings: SynthesizeSettings) -> str:

@@ -162,8 +162,8 @@ def one_target(label: int, size: int, random: Random) -> list[Body]:
     return [*crowd[:front], target, *crowd[front:]]
 
 
-def write_task_images(folder: Path, task: str, split: Split, block: range, seed: int, size: int) -> int:
-    """Write the images of a block that are not there yet. Returns the number of images of the block."""
+def write_task_images(folder: Path, task: str, split: Split, block: range, seed: int, size: int) -> None:
+    """Write the images of a block that are not there yet."""
     labels = task_labels(task, split, seed)
     for index in block:
         path = folder / f"{index:06d}.jpg"
@@ -176,4 +176,3 @@ def write_task_images(folder: Path, task: str, split: Split, block: range, seed:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-    return len(block)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from vivi.video.world import (
@@ -28,6 +29,8 @@ from vivi.video.world import (
     draw_theme,
     render,
 )
+
+Vector = npt.NDArray[np.float64]  # x and y
 
 # Streams of random numbers of a video: its plan, and what is seen in it.
 PLAN, PICTURE = 0, 1
@@ -104,7 +107,8 @@ def draw_scene(
 ) -> Scene:
     """A new view of the theme: other objects in other poses, another place, another light."""
     # Near and far views take turns, so that a cut is a change of view whatever else is drawn.
-    zoom = random.uniform(1.25, 1.6) if shot % 2 == int(theme.unit > 0.15) else random.uniform(ZOOM_OUT, 1.1)
+    near = (shot + theme.palette) % 2 == 0
+    zoom = random.uniform(1.25, 1.6) if near else random.uniform(ZOOM_OUT, 1.1)
     short = min(width, height)
     view = np.array([width, height]) / short / 2 / zoom
     room = np.array([width, height]) / short / 2 * (CANVAS - 1 / zoom)
@@ -140,8 +144,8 @@ def draw_scene(
 
 def draw_body(
     sprite: Sprite,
-    middle: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    view: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    middle: Vector,
+    view: Vector,
     seconds: float,
     count: int,
     random: Random,
@@ -257,8 +261,8 @@ def video_frames(seed: int, index: int, seconds: float, rate: int, size: int) ->
         fading = scene
 
 
-def write_video(path: Path, seed: int, index: int, seconds: float, rate: int, size: int) -> int:
-    """Render and encode one video; the file appears only when complete. Returns the number of files made."""
+def write_video(path: Path, seed: int, index: int, seconds: float, rate: int, size: int) -> None:
+    """Render and encode one video; the file appears only when it is complete."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with av.open(str(temporary), "w", format="mp4") as container:
@@ -276,4 +280,3 @@ def write_video(path: Path, seed: int, index: int, seconds: float, rate: int, si
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return 1
