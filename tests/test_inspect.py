@@ -19,11 +19,11 @@ import pytest
 from PIL import Image
 
 from vivi.errors import UserError
+from vivi.inspect.charts import count_histogram, duration_histogram, histogram_svg, y_ticks
+from vivi.inspect.content import choose_videos, evenly, shown_runs
+from vivi.inspect.html import clock, in_words
+from vivi.inspect.page import write_page
 from vivi.video.corpus import ShotWriter, VideoRow, shard_path, videos_table, write_settings, write_videos
-from vivi.video.inspect import write_page
-from vivi.video.inspect_charts import count_histogram, duration_histogram, histogram_svg, y_ticks
-from vivi.video.inspect_content import choose_videos, evenly, shown_runs
-from vivi.video.inspect_page import clock, in_words
 
 SETTINGS = {
     "rate": 1.0,

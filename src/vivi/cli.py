@@ -60,7 +60,7 @@ class Inspect:
     """Which ones: another seed shows others."""
 
     def run(self, console: Console) -> None:
-        from vivi.video.inspect import write_page
+        from vivi.inspect.page import write_page
 
         page = write_page(self.corpus, self.out, self.videos, self.seed)
         console.print(f"open {page}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vivi.video.inspect import write_page
+from vivi.inspect.page import write_page
 from vivi.video.piece import PrepareSettings
 from vivi.video.prepare import prepare
 from vivi.video.statistics import print_summary

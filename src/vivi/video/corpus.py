@@ -190,10 +190,11 @@ def shard_numbers(corpus: Path) -> list[int]:
     return sorted(int(path.stem) for path in (corpus / "shards").glob("*.arrow") if path.stem.isdigit())
 
 
-def open_shard(path: Path) -> pa.RecordBatchFileReader:
-    """Maps a shard into memory; rows are read from the page cache without a copy."""
+def open_shard(path: Path, columns: Sequence[str] = tuple(SHOT_SCHEMA.names)) -> pa.RecordBatchFileReader:
+    """Maps a shard, or some of its columns, into memory; rows are read from the page cache without a copy."""
+    options = pa.ipc.IpcReadOptions(included_fields=[SHOT_SCHEMA.get_field_index(name) for name in columns])
     try:
-        return pa.ipc.open_file(pa.memory_map(str(path)))
+        return pa.ipc.open_file(pa.memory_map(str(path)), options=options)
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{path} is damaged or not a shard ({error}); delete it and run prepare again") from None
 

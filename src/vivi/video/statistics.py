@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from vivi.video.corpus import SHOT_SCHEMA, Corpus, shard_numbers, shard_path
+from vivi.video.corpus import Corpus, open_shard, shard_path
 
 # Shot durations are read from the shards; beyond this many, evenly spread ones stand for all.
 MAX_SHARDS_READ = 500
@@ -41,32 +40,49 @@ def corpus_statistics(corpus: Corpus) -> Statistics:
     ok = corpus.videos.filter(pc.equal(corpus.videos["status"], "ok"))
     return Statistics(
         shots_per_video=ok["shots"].to_numpy().astype(np.int64),
-        shot_seconds=_shot_seconds(corpus.path, corpus.settings["rate"]),
+        shot_seconds=_shot_seconds(corpus.path, ok),
         video_seconds=ok["seconds"].to_numpy(),
         frames=pc.sum(ok["frames"]).as_py() or 0,
     )
 
 
-def _shot_seconds(corpus: Path, rate: float) -> NDArray[np.float64]:
-    """From the first to the last frame of each shot, and one step of the grid: a boundary lies between two."""
-    numbers = shard_numbers(corpus)
+def _shot_seconds(corpus: Path, videos: pa.Table) -> NDArray[np.float64]:
+    """The duration of every shot. A boundary lies midway between two frames, so a video's shots fill the video."""
+    numbers = np.unique(videos["shard"].to_numpy())
     numbers = numbers[:: -(-len(numbers) // MAX_SHARDS_READ) or 1]
-    durations = [_durations(times) for number in numbers for times in _times(shard_path(corpus, number))]
-    return np.concatenate([*durations, np.empty(0)]) + 1 / rate
+    videos = videos.select(["shard", "first_row", "seconds"]).sort_by(
+        [("shard", "ascending"), ("first_row", "ascending")]
+    )
+    shards = videos["shard"].to_numpy()
+    durations = [np.empty(0)]
+    for number in numbers:
+        inside = videos.slice(*_run(shards, number))
+        first, last = _first_and_last(open_shard(shard_path(corpus, int(number)), ["times"]))
+        begins = inside["first_row"].to_numpy()
+        starts = first.copy()
+        starts[1:] = (last[:-1] + first[1:]) / 2
+        starts[begins] = first[begins]
+        ends = np.append(starts[1:], 0.0)
+        ends[np.append(begins[1:], len(first)) - 1] = first[begins] + inside["seconds"].to_numpy()
+        durations.append(ends - starts)
+    return np.concatenate(durations)
 
 
-def _times(shard: Path) -> Iterator[pa.ListArray]:
-    options = pa.ipc.IpcReadOptions(included_fields=[SHOT_SCHEMA.get_field_index("times")])
-    reader = pa.ipc.open_file(pa.memory_map(str(shard)), options=options)
+def _run(values: NDArray[np.int64], value: int) -> tuple[int, int]:
+    """Where a value stands in a sorted array: offset and length."""
+    start, end = np.searchsorted(values, [value, value + 1])
+    return int(start), int(end - start)
+
+
+def _first_and_last(reader: pa.RecordBatchFileReader) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times of the first and the last frame of every shot in a shard."""
+    first, last = [], []
     for index in range(reader.num_record_batches):
-        yield reader.get_batch(index).column("times")
-
-
-def _durations(times: pa.ListArray) -> NDArray[np.float64]:
-    offsets = times.offsets.to_numpy()
-    values = times.values.to_numpy()
-    first, last = offsets[:-1], offsets[1:] - 1
-    return np.asarray(values[last] - values[first], dtype=np.float64)
+        times = reader.get_batch(index).column("times")
+        offsets, values = times.offsets.to_numpy(), times.values.to_numpy()
+        first.append(values[offsets[:-1]])
+        last.append(values[offsets[1:] - 1])
+    return np.concatenate(first), np.concatenate(last)
 
 
 def _mean_std(values: NDArray[np.float64] | NDArray[np.int64]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """vivi inspect: a page that shows a corpus, to be opened from the disk without a server or a network.
 
-    corpus ──▶ numbers, sampled film strips (inspect_content) ──▶ HTML (inspect_page) ──▶ out/index.html, out/frames/
+    corpus ──▶ numbers, sampled film strips (content) ──▶ HTML (html) ──▶ out/index.html, out/frames/
 
 Thumbnails are named by their content, so a new page never changes a picture the old one shows: index.html is replaced
 in one step, and the thumbnails it no longer refers to are removed afterwards.
@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from vivi.errors import UserError
+from vivi.inspect.content import THUMBNAIL_PREFIX, Strip, choose_videos, film_strip, overview
+from vivi.inspect.html import GENERATOR, render
 from vivi.video.corpus import Corpus, StorageError, open_shard, shard_numbers, shard_path, write_atomically
-from vivi.video.inspect_content import THUMBNAIL_PREFIX, Strip, choose_videos, film_strip, overview
-from vivi.video.inspect_page import GENERATOR, render
 
 
 def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vivi.video.inspect_charts import Histogram, count_histogram, duration_histogram, histogram_svg
-from vivi.video.inspect_content import MAX_NAMES, Overview, ShownFrame, ShownShot, Strip
-from vivi.video.inspect_style import SCRIPT, STYLE
+from vivi.inspect.charts import Histogram, count_histogram, duration_histogram, histogram_svg
+from vivi.inspect.content import MAX_NAMES, Overview, ShownFrame, ShownShot, Strip
+from vivi.inspect.style import SCRIPT, STYLE
 
 GENERATOR = '<meta name="generator" content="vivi inspect">'
 # The table of the paper's appendix: mean and standard deviation over its YouTube-8M subset.

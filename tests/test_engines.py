@@ -1,0 +1,82 @@
+"""Workers that die: their video is tried again, then given up, and nothing else is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from conftest import write_video
+
+from vivi.video.corpus import StorageError
+from vivi.video.engines import Outcome, run_locally
+from vivi.video.piece import PrepareSettings, VideoTask, prepare_video
+from vivi.video.sources import Source
+
+
+@pytest.fixture(scope="module")
+def long_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Takes a worker more than a second, so that it reports progress on the way."""
+    path = tmp_path_factory.mktemp("long") / "long.mp4"
+    write_video(path, shots=5, shot_seconds=100)
+    return path
+
+
+def tasks(folder: Path, *videos: Path) -> list[VideoTask]:
+    settings = PrepareSettings(rate=10)
+    return [VideoTask(Source(video.name, str(video)), str(folder), settings) for video in videos]
+
+
+def run_and_kill(work: list[VideoTask], number: signal.Signals, kills: int) -> dict[str, Outcome]:
+    """Runs the tasks, one worker at a time, and sends the signal when a worker reports progress."""
+    killed: list[int] = []
+
+    def kill(task: VideoTask, share: float, seconds: float) -> None:
+        (worker,) = multiprocessing.active_children()
+        if len(killed) < kills and worker.pid is not None and worker.pid not in killed:
+            killed.append(worker.pid)
+            os.kill(worker.pid, number)
+
+    outcomes = {outcome.task.source.video: outcome for outcome in run_locally(work, 1, kill)}
+    assert len(killed) == kills
+    return outcomes
+
+
+def test_a_video_whose_worker_is_killed_once_is_prepared_all_the_same(
+    long_video: Path, videos: Path, tmp_path: Path
+) -> None:
+    outcomes = run_and_kill(tasks(tmp_path, long_video, videos / "a.mp4"), signal.SIGKILL, kills=1)
+    assert {name: outcome.prepared is not None for name, outcome in outcomes.items()} == {
+        "long.mp4": True,
+        "a.mp4": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(signal.SIGSEGV, "the decoder crashed (SIGSEGV)"), (signal.SIGALRM, "decoding made no progress for 120 s")],
+)
+def test_a_video_that_no_worker_survives_is_given_up_and_the_others_go_on(
+    long_video: Path, videos: Path, tmp_path: Path, number: signal.Signals, reason: str
+) -> None:
+    outcomes = run_and_kill(tasks(tmp_path, long_video, videos / "a.mp4"), number, kills=2)
+    assert outcomes["long.mp4"].prepared is None
+    assert outcomes["long.mp4"].reason == reason
+    assert outcomes["a.mp4"].prepared is not None
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_sets_its_alarm_while_it_decodes(long_video: Path, tmp_path: Path) -> None:
+    left: list[float] = []
+    (task,) = tasks(tmp_path, long_video)
+    prepare_video(task, lambda share, seconds: left.append(signal.getitimer(signal.ITIMER_REAL)[0]))
+    assert left and min(left) > 100
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_a_folder_that_cannot_be_written_ends_the_run(videos: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file or directory"):
+        list(run_locally(tasks(tmp_path / "nowhere", videos / "a.mp4"), 1, lambda *report: None))
+    assert not multiprocessing.active_children()
