@@ -45,6 +45,8 @@ MAX_UNSETTLED_PACKETS = 10_000
 MAX_PIXEL_ASPECT = 8.0
 # Read at once; larger than FFmpeg's own 32 KiB, because every read passes through Python.
 IO_BYTES = 1 << 18
+# RGB, BT.709, FCC, BT.601 (two names), SMPTE 240M, BT.2020: H.273's numbers of what FFmpeg's scaler can convert.
+KNOWN_COLORSPACES = {0, 1, 4, 5, 6, 7, 9}
 # Formats of FFmpeg that draw text files as pictures.
 TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}
 
@@ -288,9 +290,9 @@ class _Pass:
             raise UnusableVideo("is a still image")
         if container.format.name in TEXT_FORMATS:
             raise UnusableVideo("is a text file")
-        width, height = stream.width, stream.height
         if stream.codec_context is None:
             raise UnusableVideo("no decoder for its codec")
+        width, height = stream.width, stream.height
         if width * height > MAX_PIXELS:
             raise UnusableVideo(f"its frames of {width}×{height} are larger than 8192×4608")
         if 0 < min(width, height) < MIN_SIDE:
@@ -385,9 +387,8 @@ class _Scaler:
 
 
 def _colorspace(frame: VideoFrame) -> int | None:
-    """The frame's own, or what players assume where the file does not say: 709 for HD, 601 below."""
-    unspecified = 2
-    if frame.colorspace != unspecified:
+    """The frame's own, or what players assume where the file names none that exists: 709 for HD, 601 below."""
+    if frame.colorspace in KNOWN_COLORSPACES:
         return None
     return int(Colorspace.ITU709 if frame.height >= 720 else Colorspace.ITU601)
 
