@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 _FADE_SECONDS = 0.8  # the longest window
 _FLASH_SECONDS = 0.2  # a flash is shorter than this; also the shortest time over which activity is measured
 _ACTIVITY = 0.7  # the part of the change before and after a window that is subtracted
-_STRAIGHT = 1.4  # see HistogramShotDetector._one_transition
+_STRAIGHT = 1.4  # see HistogramShotDetector._one_transition, for this and the next
+_DIP = 0.5
 
 _SIDE = 72  # a frame is looked at in 72 × 72 points, whatever its size
 _GRID = 3
@@ -68,16 +69,16 @@ class HistogramShotDetector:
     is compared with it is change beyond that of the same time before and after; lower finds more.
     """
 
-    def __init__(self, rate: float, threshold: float = 0.26, min_shot_seconds: float = 0.5) -> None:
+    def __init__(self, rate: float, threshold: float = 0.28, min_shot_seconds: float = 0.5) -> None:
         self.rate = rate
         self.threshold = threshold
         self.min_shot_seconds = min_shot_seconds
         # All in frames. Below 1 Hz no flash is looked past: what is gone after more than a second was a shot.
         self._flash = max(1, round(_FLASH_SECONDS * rate)) if rate >= 1 else 0
-        fade = int(_FADE_SECONDS * rate + 1e-6)
-        self._lengths = list(range(1, max(2, fade) + 1, max(1, self._flash)))  # 1: a cut; others: fades
+        self._fade = max(1, int(_FADE_SECONDS * rate + 1e-6))
+        self._lengths = list(range(1, max(2, self._fade) + 1, max(1, self._flash)))  # 1: a cut; others: fades
         # A fade between three frames of a low rate is compared with the change from one frame to the next.
-        self._lags = [max(min(length, fade), self._flash, 1) for length in self._lengths]
+        self._lags = [max(min(length, self._fade), self._flash) for length in self._lengths]
         self._reach = self._lengths[-1] + max(*self._lags, self._flash)  # of a window, counted from its other end
         self._count = 0
         # Slot i % size holds frame i: what was said of it, and its distances to all frames that are still held.
@@ -173,16 +174,24 @@ class HistogramShotDetector:
     def _one_transition(self, a: _Boundary, b: _Boundary) -> bool:
         """Whether of a and the later b only one can be a boundary: they are too close, or belong to one fade.
 
-        The frames of a fade lie on the way from the picture before it to the picture after it, so going through them
-        is hardly farther than going directly; through a shot of its own it is about twice as far.
+        The frames of a cross-fade lie on the way from the picture before it to the picture after it, so going through
+        them is hardly farther than going directly; through a shot of its own it is about twice as far. A dip to black
+        goes through frames darker than both.
         """
         if b.time - a.time < self.min_shot_seconds - 1e-6:
             return True
         if b.index - a.index > self._lengths[-1]:
             return False
-        before, after = a.index - 1, b.index
-        way = max(self._distance(before, i) + self._distance(i, after) for i in range(a.index, b.index))
-        return way < _STRAIGHT * self._distance(before, after)
+        before, inside, after = a.index - 1, range(a.index, b.index), b.index
+        way = max(self._distance(before, i) + self._distance(i, after) for i in inside)
+        if way < _STRAIGHT * self._distance(before, after):
+            return True
+        darkest = min(self._brightness(i) for i in inside)
+        return darkest < _DIP * min(self._brightness(before), self._brightness(after)) and len(inside) <= self._fade
+
+    def _brightness(self, index: int) -> float:
+        roots = self._descriptions[index % len(self._times), : _BLOCKS * _LUMA_BINS].reshape(_BLOCKS, _LUMA_BINS)
+        return float((roots**2).sum(axis=0) @ np.arange(_LUMA_BINS))
 
 
 def _blur(bins: int) -> NDArray[np.float32]:
