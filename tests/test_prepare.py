@@ -102,23 +102,44 @@ def test_the_number_of_workers_does_not_change_the_corpus(undisturbed: Path, vid
     assert contents(tmp_path / "corpus") == contents(undisturbed)
 
 
-def test_ray_gives_the_same_corpus(undisturbed: Path, videos: Path, tmp_path: Path, vivi: Run) -> None:
-    pytest.importorskip("ray")
-    flags = ["--rate", 5, "--engine", "ray", "--shard-megabytes", 0.05]
-    (tmp_path / "text.mp4").write_text("not a video")
-    done = vivi("prepare", videos, tmp_path / "text.mp4", "--out", tmp_path / "corpus", *flags)
-    assert done.returncode == 0, done.stderr
-    assert reasons(tmp_path / "corpus").keys() == {"text.mp4"}
-    rows = pq.read_table(tmp_path / "corpus" / "videos.parquet").to_pylist()
-    assert [row for row in rows if row["status"] == "ok"] == contents(undisturbed)["videos"]
-
-
 def start(*arguments: object) -> subprocess.Popen[str]:
     """A vivi command as the leader of a process group of its own."""
     command = [sys.executable, "-m", "vivi", *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+
+
+def test_ray_gives_the_same_corpus_though_a_worker_dies(undisturbed: Path, videos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    (tmp_path / "text.mp4").write_text("not a video")
+    write_video(tmp_path / "zz-long.mp4", shots=3, shot_seconds=100)
+    extra = [tmp_path / "text.mp4", tmp_path / "zz-long.mp4"]
+    flags = ["--rate", 5, "--engine", "ray", "--shard-megabytes", 0.05]
+    running = start("prepare", videos, *extra, "--out", tmp_path / "corpus", *flags)
+    while not (at_work := ray_workers(tmp_path)):
+        assert running.poll() is None
+        time.sleep(0.01)
+    os.kill(at_work[0], signal.SIGKILL)
+    _, errors = running.communicate(timeout=120)
+    assert running.returncode == 0, errors
+    rows = pq.read_table(tmp_path / "corpus" / "videos.parquet").to_pylist()
+    assert reasons(tmp_path / "corpus").keys() == {"text.mp4"}
+    assert rows[-1]["video"] == "zz-long.mp4" and rows[-1]["status"] == "ok"
+    assert [row for row in rows if row["video"] not in ("text.mp4", "zz-long.mp4")] == contents(undisturbed)["videos"]
+
+
+def ray_workers(folder: Path) -> list[int]:
+    """Process ids of Ray workers that have a file of this folder open."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"ray::" in (process / "cmdline").read_bytes():
+                links = [os.readlink(link) for link in (process / "fd").iterdir()]
+                found += [int(process.name)] * any(link.startswith(str(folder)) for link in links)
+        except OSError:
+            continue  # it has just ended
+    return found
 
 
 @pytest.mark.parametrize("everything", [True, False], ids=["with its workers", "the parent alone"])
