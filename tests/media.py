@@ -164,6 +164,31 @@ def write_audio(path: Path, codec: str = "aac", cover: bytes | None = None) -> P
     return path
 
 
+def write_packed_avi(path: Path, frames: int = 101) -> Path:
+    """MPEG-4 in AVI as DivX wrote it: a B-frame shares the packet of the frame before, and an empty one follows."""
+    start = b"\0\0\1\xb6"
+    plain = Clip("mpeg4", ".avi", options={"bf": "1", "b_strategy": "0"}).write(
+        path.with_suffix(".plain.avi"), frames
+    )
+    with av.open(str(plain)) as source, av.open(str(path), "w") as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        pictures = [bytes(packet) for packet in source.demux(video=0) if packet.size]
+        chunks: list[bytes] = []
+        for picture in pictures:
+            is_b_frame = picture[picture.rindex(start) + 4] >> 6 == 2
+            if is_b_frame:
+                chunks[-1:] = [chunks[-1] + picture, start + b"\x50\x00\x7f"]
+            else:
+                chunks.append(picture)
+        chunks[0] = chunks[0].replace(start, b"\0\0\1\xb2DivX503b1393p" + start, 1)
+        for i, chunk in enumerate(chunks):
+            packet = Packet(chunk)
+            packet.stream, packet.time_base = stream, 1 / Clip.fps
+            packet.pts = packet.dts = i
+            container.mux(packet)
+    return path
+
+
 def plain_frames(path: Path, skip: SkipFrame = "DEFAULT") -> list[tuple[Fraction, int]]:
     """Every frame that plain PyAV decodes, as (presentation time, number)."""
     found: list[tuple[Fraction, int]] = []

@@ -26,6 +26,7 @@ from media import (
     read_number,
     scale_durations,
     write_audio,
+    write_packed_avi,
 )
 from PIL import Image
 
@@ -167,6 +168,15 @@ def test_decoding_in_full_begins_where_reference_frames_become_too_sparse(tmp_pa
     assert not {number for _, number in frames} <= reference
 
 
+def test_packed_b_frames_are_told_apart(tmp_path: Path) -> None:
+    path = write_packed_avi(tmp_path / "packed.avi")
+    assert [number for _, number in sampled(path, 25, exact=True)] == list(range(101))
+    frames = sampled(path, 3)
+    assert len(frames) == 13
+    for time, number in frames:
+        assert time - frames[0][0] == pytest.approx(number / 25)
+
+
 @pytest.mark.parametrize("threads", [2, 4])
 def test_the_number_of_threads_changes_nothing(threads: int, made: dict[str, Path]) -> None:
     for name in ("h264-b", "vfr-hevc", "mpeg2-ts"):
@@ -223,13 +233,13 @@ def test_rotated_and_mirrored_videos_come_upright(
         (Clip(size=(64, 48), pixel_aspect=Fraction(1, 2)), 256, (32, 48)),
         (Clip(size=(320, 240), pixel_aspect=Fraction(2)), 120, (320, 120)),
         (Clip("mpeg2video", ".ts", size=(176, 144), pixel_aspect=Fraction(12, 11)), 256, (192, 144)),
-        (Clip(size=(320, 240)), 64, (85, 64)),
+        (Clip(size=(320, 240)), 64, (86, 64)),
         (Clip(size=(96, 160)), 64, (64, 107)),
         (Clip(size=(96, 160)), 256, (96, 160)),
         (Clip(size=(97, 53), pix_fmt="yuv444p"), 256, (97, 53)),
         (Clip("libvpx-vp9", ".webm", size=(97, 53), options={"deadline": "realtime"}), 256, (97, 53)),
         (Clip("ffv1", ".mkv", size=(33, 17)), 256, (33, 17)),
-        (Clip("ffv1", ".mkv", size=(301, 223)), 100, (135, 100)),
+        (Clip("ffv1", ".mkv", size=(301, 223)), 100, (136, 100)),
         (Clip(size=(64, 48), pixel_aspect=Fraction(500)), 256, (64, 48)),
         (Clip(size=(160, 96), pixel_aspect=Fraction(2), rotation=(90, False, False)), 48, (48, 160)),
     ],
@@ -411,7 +421,7 @@ def test_dropped_frames_in_avi_are_a_gap(codec: str, tmp_path: Path) -> None:
     # AVI has no times: a pause is stored as empty packets, which must not be taken for the end.
     clip = Clip(codec, ".avi", "yuvj420p" if codec == "mjpeg" else "yuv420p")
     path = clip.write(tmp_path / "pause.avi", 100, [*range(50), *range(300, 350)], tick=Fraction(1, 25))
-    assert sampled(path, 25) == [(i / 25, i) for i in range(50)] + [(12 + i / 25, 50 + i) for i in range(50)]
+    assert sampled(path, 25) == [(i / 25, i) for i in range(50)] + [((300 + i) / 25, 50 + i) for i in range(50)]
 
 
 # Streams
@@ -510,8 +520,8 @@ def test_files_that_hold_no_video_are_named_for_what_they_are(tmp_path: Path) ->
 @pytest.mark.parametrize("suffix", [".nfo", ".txt", ".ans", ".bin"])
 def test_text_is_not_drawn_as_a_video(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"words{suffix}"
-    path.write_text("\x1b[31mThis is text.\x1b[0m\r\n" * 100)
-    assert reason(path) in ("is a text file", "not a video, or its start is damaged")
+    path.write_text("\x1b[31mThis is text.\x1b[0m\r\n" * 3000)
+    assert reason(path) == "is a text file"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

@@ -17,19 +17,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError, InvalidDataError
 from av.packet import Packet
-from av.sidedata.sidedata import Type as SideDataType
 from av.stream import Discard, Disposition
 from av.video.frame import VideoFrame
-from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
+
+from vivi.video.picture import Scaler, displayed_size
 
 # A decoder holds up to 17 frames: about one GiB at 8K. Larger frames would break the bound on memory.
 MAX_PIXELS = 8192 * 4608
@@ -45,8 +44,6 @@ MAX_UNSETTLED_PACKETS = 10_000
 MAX_PIXEL_ASPECT = 8.0
 # Read at once; larger than FFmpeg's own 32 KiB, because every read passes through Python.
 IO_BYTES = 1 << 18
-# RGB, BT.709, FCC, BT.601 (two names), SMPTE 240M, BT.2020: H.273's numbers of what FFmpeg's scaler can convert.
-KNOWN_COLORSPACES = {0, 1, 4, 5, 6, 7, 9}
 # Formats of FFmpeg that draw text files as pictures.
 TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}
 
@@ -97,7 +94,7 @@ def sample_frames(
     for every packet with the share of the file that was read and the seconds of footage in it.
     """
     info = info if info is not None else VideoInfo()
-    scaler = _Scaler(short_side)
+    scaler = Scaler(short_side)
     sampled = -1  # the last grid point that was yielded
     skip_until = -math.inf if exact else math.inf
     while True:
@@ -107,12 +104,14 @@ def sample_frames(
                 if point <= sampled:
                     continue
                 try:
-                    image = scaler.upright_rgb(frame, decoding.pixel_aspect, info)
+                    image = scaler.upright_rgb(frame, decoding.pixel_aspect)
                 except FFmpegError as error:
                     info.note(f"{frame.format.name} pictures cannot be converted: {_in_words(error)}")
                     continue
-                yield SampledFrame(time, image)
+                if sampled < 0:
+                    info.width, info.height = displayed_size(frame, decoding.pixel_aspect)
                 sampled = point
+                yield SampledFrame(time, image)
             break
         except _ReferenceFramesTooSparse as sparse:
             skip_until = sparse.after
@@ -259,8 +258,8 @@ class _Pass:
                         offset = last + (packet.duration or round(self.period / self._seconds(1))) - packet.dts
                     last = packet.dts + offset
                 if offset:
-                    packet.dts = None if packet.dts is None else packet.dts + offset
-                    packet.pts = None if packet.pts is None else packet.pts + offset
+                    packet.dts = _shifted(packet.dts, offset)
+                    packet.pts = _shifted(packet.pts, offset)
                 if skipping and (packet.pts is None or self._seconds(packet.pts) >= self.skip_until):
                     skipping = False
                     stream.codec_context.skip_frame = "DEFAULT"
@@ -334,6 +333,11 @@ def _open(path: Path | str, opened: ExitStack) -> InputContainer:
         raise UnusableVideo(f"cannot be opened: {_in_words(error)}") from None
 
 
+def _shifted(stamp: int | None, offset: int) -> int | None:
+    """None for the absurd times of damaged files, which would overflow FFmpeg's 64 bits."""
+    return None if stamp is None or abs(stamp + offset) >= 1 << 62 else stamp + offset
+
+
 def _check_is_file(path: Path) -> None:
     """Names the common cases; FFmpeg would call most of them invalid data."""
     try:
@@ -357,61 +361,3 @@ def _in_words(error: Exception) -> str:
 def _is_still_image(container: InputContainer, stream: VideoStream) -> bool:
     name = container.format.name
     return name == "image2" or name.endswith("_pipe") or bool(stream.disposition & Disposition.still_image)
-
-
-class _Scaler:
-    """Turns decoded frames into upright RGB pictures of the wanted size."""
-
-    def __init__(self, short_side: int) -> None:
-        self.short_side = short_side
-        self.reformatter = VideoReformatter()
-
-    def upright_rgb(self, frame: VideoFrame, pixel_aspect: float, info: VideoInfo) -> NDArray[np.uint8]:
-        matrix = _display_matrix(frame)
-        display_width = max(1, round(frame.width * pixel_aspect))
-        scale = min(1.0, self.short_side / min(display_width, frame.height))
-        rgb = self.reformatter.reformat(
-            frame,
-            width=max(1, round(display_width * scale)),
-            height=max(1, round(frame.height * scale)),
-            format="rgb24",
-            src_colorspace=_colorspace(frame),
-            interpolation="AREA" if scale < 1 else "BICUBIC",
-            threads=1,
-        )
-        image = _orient(np.asarray(rgb.to_ndarray(), dtype=np.uint8), matrix)
-        upright = matrix is None or abs(matrix[0]) >= abs(matrix[1])
-        if not info.width:
-            info.width, info.height = (display_width, frame.height) if upright else (frame.height, display_width)
-        return image
-
-
-def _colorspace(frame: VideoFrame) -> int | None:
-    """The frame's own, or what players assume where the file names none that exists: 709 for HD, 601 below."""
-    if frame.colorspace in KNOWN_COLORSPACES:
-        return None
-    return int(Colorspace.ITU709 if frame.height >= 720 else Colorspace.ITU601)
-
-
-def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int] | None:
-    """(a, b, c, d) with x' = a x + c y and y' = b x + d y, from the container's rotation metadata."""
-    side_data: Any = frame.side_data  # PyAV's stub says it is a dictionary; it iterates over entries
-    for data in side_data:
-        if data.type == SideDataType.DISPLAYMATRIX:
-            m = np.frombuffer(bytes(data), dtype=np.int32)
-            return int(m[0]), int(m[1]), int(m[3]), int(m[4])
-    return None
-
-
-def _orient(image: NDArray[np.uint8], matrix: tuple[int, int, int, int] | None) -> NDArray[np.uint8]:
-    """Turns and mirrors by quarter turns, as the display matrix says."""
-    if matrix is None:
-        return image
-    a, b, c, d = matrix
-    if abs(b) > abs(a):
-        image, a, d = image.swapaxes(0, 1), c, b
-    if a < 0:
-        image = image[:, ::-1]
-    if d < 0:
-        image = image[::-1]
-    return np.ascontiguousarray(image)
