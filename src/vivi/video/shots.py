@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _FADE_SECONDS = 0.8  # the longest window
-_FLASH_SECONDS = 0.2  # a flash is shorter than this; also the shortest time over which activity is measured
+_FLASH_SECONDS = 0.2  # a flash is shorter than this
 _ACTIVITY = 0.7  # the part of the change before and after a window that is subtracted
 _STRAIGHT = 1.4  # see HistogramShotDetector._one_transition, for this and the next
 _DIP = 0.5
@@ -69,17 +69,19 @@ class HistogramShotDetector:
     is compared with it is change beyond that of the same time before and after; lower finds more.
     """
 
-    def __init__(self, rate: float, threshold: float = 0.28, min_shot_seconds: float = 0.5) -> None:
+    def __init__(self, rate: float, threshold: float = 0.27, min_shot_seconds: float = 0.5) -> None:
         self.rate = rate
         self.threshold = threshold
         self.min_shot_seconds = min_shot_seconds
         # All in frames. Below 1 Hz no flash is looked past: what is gone after more than a second was a shot.
-        self._flash = max(1, round(_FLASH_SECONDS * rate)) if rate >= 1 else 0
+        flash = round(_FLASH_SECONDS * rate)
+        self._flash = max(1, flash) if rate >= 1 else 0
         self._fade = max(1, int(_FADE_SECONDS * rate + 1e-6))
-        self._lengths = list(range(1, max(2, self._fade) + 1, max(1, self._flash)))  # 1: a cut; others: fades
-        # A fade between three frames of a low rate is compared with the change from one frame to the next.
-        self._lags = [max(min(length, self._fade), self._flash) for length in self._lengths]
-        self._reach = self._lengths[-1] + max(*self._lags, self._flash)  # of a window, counted from its other end
+        self._lengths = list(range(1, max(2, self._fade) + 1, max(1, flash)))  # 1: a cut; others: fades
+        # Activity is measured over the time of a window and a little more, in case frames repeat (as they do where
+        # the source has few), but over no more than a fade: a low rate would meet the next boundary.
+        self._lags = [min(length, self._fade) + flash for length in self._lengths]
+        self._reach = self._lengths[-1] + max(self._lags)  # of a window to one side, counted from its other end
         self._count = 0
         # Slot i % size holds frame i: what was said of it, and its distances to all frames that are still held.
         size = 2 * self._reach + 2
@@ -102,14 +104,14 @@ class HistogramShotDetector:
         row = distances(self._descriptions, self._descriptions[last % size])
         self._distances[last % size] = self._distances[:, last % size] = row
         for length, lag in zip(self._lengths, self._lags, strict=True):  # the windows that waited for this frame
-            self._vote(last - max(lag, self._flash) - length, length, lag)
+            self._vote(last - lag - length, length, lag)
         return self._decide(last - self._reach)
 
     def finish(self) -> list[int]:
         """Decides what has been waiting for more frames; nothing may be added afterwards."""
         last = self._count - 1
         for length, lag in zip(self._lengths, self._lags, strict=True):
-            for start in range(last - max(lag, self._flash) - length + 1, last - length + 1):
+            for start in range(last - lag - length + 1, last - length + 1):
                 self._vote(start, length, lag)
         found = self._decide(last)
         if self._pending is not None:
