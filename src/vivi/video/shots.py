@@ -12,10 +12,10 @@ frames resemble its end more than its start. A shot begins where the highest vot
 places in one fade, or closer than the minimum length of a shot, the stronger stays.
 
 So a cross-fade or a dip to black gives one boundary, near its middle. Fades much slower than a second are like slow
-changes of light, and may be missed. A shot of a single sample between two samples of one other shot is taken for a
-flash at 1 Hz and above.
+changes of light and may be missed; at 1 Hz a half-dark sample of a dip may become a shot of its own. A shot of a
+single sample between two samples of one other shot is taken for a flash at 1 Hz and above.
 
-The constants were chosen on joined takes of real videos, see studies/shots.
+The constants were chosen on takes of real videos joined at known places, see studies/shots.
 """
 
 from __future__ import annotations
