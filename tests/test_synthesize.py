@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 
 from vivi.errors import UserError
-from vivi.video import synthesize_videos
-from vivi.video.synthesize import SynthesizeSettings, synthesize
-from vivi.video.synthesize_tasks import TASKS, Split, draw_task_image, task_labels
-from vivi.video.synthesize_videos import plan_video, video_frames, write_video
+from vivi.synthetic import videos
+from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
+from vivi.synthetic.tasks import TASKS, Split, draw_task_image, task_labels
+from vivi.synthetic.videos import plan_video, video_frames, write_video
 
 SMALL = SynthesizeSettings(
     videos=4,
@@ -175,14 +175,14 @@ def test_rerun_keeps_what_is_finished_and_makes_the_rest(made: Path, tmp_path: P
 def test_an_interrupted_run_leaves_whole_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
-    def interrupted(scene: synthesize_videos.Scene, time: float) -> Image.Image:
+    def interrupted(scene: videos.Scene, time: float) -> Image.Image:
         drawn.append(time)
         if len(drawn) > 30:
             raise KeyboardInterrupt
         return Image.new("RGB", (scene.width, scene.height))
 
     out, settings = tmp_path / "out", replace(SMALL, videos=2, seconds=2.0, tasks=False)
-    monkeypatch.setattr(synthesize_videos, "render", interrupted)
+    monkeypatch.setattr(videos, "render", interrupted)
     with pytest.raises(KeyboardInterrupt):
         synthesize(out, settings, progress=False)
     assert sorted(path.name for path in out.iterdir()) == ["synthesize.json", "video-00000.mp4"]
@@ -219,7 +219,7 @@ def test_a_broken_record_is_named(tmp_path: Path) -> None:
     [
         ({"seconds": 0.5}, "--seconds"),
         ({"rate": 0}, "--rate"),
-        ({"workers": 0}, "--workers"),
+        ({"workers": -1}, "--workers"),
         ({"task_val": 0}, "--task-val"),
     ],
 )
@@ -227,3 +227,14 @@ def test_senseless_settings_fail_before_any_work(tmp_path: Path, change: dict[st
     with pytest.raises(UserError, match=flag):
         synthesize(tmp_path / "out", replace(SMALL, **change), progress=False)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
+
+
+def test_asking_for_more_videos_adds_them(tmp_path: Path) -> None:
+    settings = replace(SMALL, videos=1, seconds=2.0, tasks=False)
+    synthesize(tmp_path / "grown", settings, progress=False)
+    synthesize(tmp_path / "grown", replace(settings, videos=2), progress=False)
+    synthesize(tmp_path / "at-once", replace(settings, videos=2), progress=False)
+    grown, at_once = (
+        {path.name: path.read_bytes() for path in (tmp_path / d).iterdir()} for d in ("grown", "at-once")
+    )
+    assert grown == at_once

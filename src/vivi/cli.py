@@ -13,9 +13,9 @@ from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
 
 from vivi.errors import UserError
+from vivi.synthetic.synthesize import SynthesizeSettings
 from vivi.video.piece import PrepareSettings
 from vivi.video.prepare import Machine
-from vivi.video.synthesize import SynthesizeSettings
 
 # Modules a command needs are imported where it runs: `vivi --help` answers at once.
 
@@ -75,7 +75,7 @@ class Synthesize:
     settings: OmitArgPrefixes[SynthesizeSettings] = field(default_factory=SynthesizeSettings)
 
     def run(self, console: Console) -> None:
-        from vivi.video.synthesize import synthesize
+        from vivi.synthetic.synthesize import synthesize
 
         synthesize(self.out, self.settings)
         console.print(f"prepare them: vivi prepare {self.out} --out corpus/ --rate 5")

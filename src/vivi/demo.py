@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from vivi.inspect.page import write_page
+from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
 from vivi.video.piece import PrepareSettings
 from vivi.video.prepare import prepare
 from vivi.video.statistics import print_summary
-from vivi.video.synthesize import SynthesizeSettings, synthesize
 
 
 def demo(out: Path, videos: int, console: Console) -> None:

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from vivi.errors import UserError
+from vivi.machine import available_cores
 from vivi.video.decode import VideoInfo, sample_frames
-from vivi.video.engines import available_cores
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,12 @@ def _print_row(measured: Measured, console: Console) -> None:
 def _print_table(measured: Sequence[Measured], rate: float, console: Console) -> None:
     table = Table(title=f"{rate:g} frames/s, {available_cores()} cores: seconds, and how many times faster vivi is")
     for column in ("file", "footage", "ffmpeg", "scenedetect", "vivi", "÷ ffmpeg", "÷ scenedetect"):
-        table.add_column(column, justify="left" if column == "file" else "right")
+        table.add_column(column, justify="left" if column == "file" else "right", no_wrap=True)
     for one in measured:
         times = [f"{statistics.median(one.seconds[tool]):.1f}" for tool in ("ffmpeg", "scenedetect", "vivi")]
         ratios = [_spread(one.ratio(tool)) for tool in ("ffmpeg", "scenedetect")]
         table.add_row(one.file, f"{one.footage_seconds / 60:.1f} min", *times, *ratios)
-    console.print(table)
+    console.print(table, width=max(console.width, 120), crop=False)
 
 
 def _as_json(measured: Sequence[Measured], rate: float) -> dict[str, object]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -35,10 +34,6 @@ class Outcome:
 
 Report = Callable[[VideoTask, float, float], None]
 """Called with a task, the share of its file that is done, and the seconds of footage."""
-
-
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
@@ -137,7 +132,9 @@ def run_on_ray(tasks: Iterable[VideoTask], address: str, report: Report) -> Iter
     started = not ray.is_initialized()
     if started:
         try:
-            ray.init(address=address or None, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+            ray.init(
+                address=address or None, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False
+            )
         except (ConnectionError, ValueError) as error:
             raise UserError(f"no Ray cluster at {address}: {error}") from None
     # Ray schedules, and starts a task again elsewhere when its worker or machine dies.

@@ -21,6 +21,7 @@ from typing import Literal
 from rich.console import Console
 
 from vivi.errors import UserError
+from vivi.machine import available_cores
 from vivi.video.corpus import (
     ShotWriter,
     StorageError,
@@ -34,7 +35,7 @@ from vivi.video.corpus import (
     write_settings,
     write_videos,
 )
-from vivi.video.engines import Outcome, available_cores, run_locally, run_on_ray
+from vivi.video.engines import Outcome, run_locally, run_on_ray
 from vivi.video.piece import (
     PreparedVideo,
     PrepareSettings,

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vivi.video.world import (
+from vivi.synthetic.shapes import CLASSES
+from vivi.synthetic.textures import BACKGROUNDS, PALETTES
+from vivi.synthetic.world import (
     Body,
     Camera,
     Random,
@@ -24,8 +26,6 @@ from vivi.video.world import (
     draw_sprite,
     render,
 )
-from vivi.video.world_shapes import CLASSES
-from vivi.video.world_textures import BACKGROUNDS, PALETTES
 
 COUNTS = 6
 GRID = 3

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,8 +19,9 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vivi.errors import UserError
-from vivi.video.synthesize_tasks import TASKS, Split, task_labels, write_task_images
-from vivi.video.synthesize_videos import plan_video, write_video
+from vivi.machine import available_cores
+from vivi.synthetic.tasks import TASKS, Split, task_labels, write_task_images
+from vivi.synthetic.videos import plan_video, write_video
 
 # Goes up whenever the same settings give other pictures.
 FORMAT = 1
@@ -53,8 +53,8 @@ class SynthesizeSettings:
     """Validation images of each task (its list keeps the name val200)."""
     task_test: int = 500
     """Test images of each task."""
-    workers: int | None = None
-    """Processes to use; by default one per core. Changes nothing in the files."""
+    workers: int = 0
+    """Processes to use; 0: one for each core. Changes nothing in the files."""
 
     def splits(self) -> list[Split]:
         """The parts of a task, by the names of VTAB-1k's lists."""
@@ -82,7 +82,7 @@ def synthesize(out: Path, settings: SynthesizeSettings, progress: bool = True) -
     jobs = video_jobs(out, settings)
     if settings.tasks:
         jobs += task_jobs(out, settings)
-    run_jobs(jobs, worker_count(settings), progress)
+    run_jobs(jobs, settings.workers or available_cores(), progress)
     write_text(out / "truth.json", truth_json(settings))
     if settings.tasks:
         write_task_lists(out, settings)
@@ -100,11 +100,11 @@ def check_settings(settings: SynthesizeSettings) -> None:
         "task_train": 1,
         "task_val": 1,
         "task_test": 1,
-        "workers": 1,
+        "workers": 0,
     }
     for name, smallest in least.items():
         value = getattr(settings, name)
-        if value is not None and not value >= smallest:
+        if not value >= smallest:
             flag = "--" + name.replace("_", "-")
             raise UserError(f"synthesize: {name} is {value}; give {flag} at least {smallest:g}.")
 
@@ -117,7 +117,7 @@ def recorded(settings: SynthesizeSettings) -> dict[str, Any]:
 
 
 def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
-    """Make `out` ours: new, empty, or begun with the same settings."""
+    """Make `out` ours: new, empty, or begun with the same settings, perhaps with fewer videos."""
     record = out / "synthesize.json"
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give a folder to write to.")
@@ -135,6 +135,9 @@ def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{record} cannot be read; remove {out} or choose another --out.") from error
     asked = recorded(settings)
+    more_videos = isinstance(found.get("videos"), int) and found["videos"] < settings.videos
+    if more_videos:
+        found["videos"] = settings.videos
     differences = [
         f"{name} {found.get(name)} there, {asked.get(name)} asked"
         for name in sorted(asked.keys() | found.keys())
@@ -142,6 +145,8 @@ def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
     ]
     if differences:
         raise UserError(f"{out} was made with other settings ({'; '.join(differences)}); choose another --out.")
+    if more_videos:
+        write_text(record, json.dumps(asked, indent=1) + "\n")
 
 
 def video_name(index: int) -> str:
@@ -173,12 +178,6 @@ def task_jobs(out: Path, settings: SynthesizeSettings) -> list[Job]:
     return jobs
 
 
-def worker_count(settings: SynthesizeSettings) -> int:
-    if settings.workers is not None:
-        return settings.workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def run_jobs(jobs: list[Job], workers: int, progress: bool) -> None:
     """Run all jobs, in this process or in several, and show how far they are."""
     totals: Counter[str] = Counter()
@@ -205,6 +204,10 @@ def finished_jobs(jobs: list[Job], workers: int) -> Iterator[Job]:
             for future in as_completed(futures):
                 future.result()
                 yield futures[future]
+        except OSError as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            advice = "finished files are kept: make room and run the same command again"
+            raise UserError(f"synthesize: cannot write {error.filename} ({error.strerror}); {advice}.") from error
         except BrokenProcessPool as error:
             advice = "run the same command again with fewer --workers; finished files are kept"
             raise UserError(f"synthesize: a worker process was killed (out of memory?); {advice}.") from error

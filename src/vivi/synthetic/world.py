@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw
 
-from vivi.video.world_shapes import ACCENT, CLASSES, INK, MAIN, PAPER, SECOND, Part, debris
-from vivi.video.world_textures import BACKGROUNDS, PALETTES, Colour, background, palette, texture
+from vivi.synthetic.shapes import ACCENT, CLASSES, INK, MAIN, PAPER, SECOND, Part, debris
+from vivi.synthetic.textures import BACKGROUNDS, PALETTES, Colour, background, palette, texture
 
 Random = np.random.Generator
 

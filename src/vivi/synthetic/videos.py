@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from vivi.video.world import (
+from vivi.synthetic.world import (
     CANVAS,
     ZOOM_OUT,
     Body,

@@ -1,0 +1,1 @@
+"""A procedural world: videos with true shot boundaries, and labelled tasks, for the demo and the tests."""
