@@ -570,19 +570,19 @@ def test_a_list_of_other_files_is_not_followed(name: str, tmp_path: Path) -> Non
         pytest.param(Clip(size=(160, 120), options=B_FRAMES, container_options={"movflags": "faststart"}), id="mp4"),
         pytest.param(Clip(suffix=".mkv", options=B_FRAMES), id="mkv"),
         pytest.param(Clip(suffix=".ts", options=B_FRAMES), id="ts"),
-        pytest.param(Clip("mpeg4", ".avi"), id="avi"),
+        pytest.param(Clip("mpeg4", ".avi", size=(160, 120)), id="avi"),
     ],
 )
 def test_a_truncated_file_gives_what_is_there_and_says_so(clip: Clip, tmp_path: Path) -> None:
     path = clip.write(tmp_path / f"cut{clip.suffix}", 200)
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
+    path.write_bytes(content[: len(content) // 2 - 100])
     info = VideoInfo()
     frames = [(frame.time, read_number(frame.image)) for frame in sample_frames(path, 2, info=info)]
     assert 3 <= len(frames) <= 14
     for time, number in frames:
         assert number == pytest.approx((time - frames[0][0]) * 25, abs=0.1)
-    assert info.problems or clip.suffix == ".ts"
+    assert info.problems
 
 
 @pytest.mark.timeout(120)

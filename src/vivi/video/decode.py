@@ -44,6 +44,8 @@ MAX_UNSETTLED_PACKETS = 10_000
 MAX_PIXEL_ASPECT = 8.0
 # Read at once; larger than FFmpeg's own 32 KiB, because every read passes through Python.
 IO_BYTES = 1 << 18
+# Of the three variants of MPEG-TS; it states no duration that would tell a truncated file.
+TS_PACKET_BYTES = (188, 192, 204)
 # Formats of FFmpeg that draw text files as pictures.
 TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}
 
@@ -237,12 +239,21 @@ class _Pass:
                         damaged += 1
                     else:
                         yield frame
-            promised = (container.duration or 0) / av.time_base
+            self._compare_with_header(container, stream, size)
         if damaged:
             self.info.note(f"{damaged} damaged frames left out")
+
+    def _compare_with_header(self, container: InputContainer, stream: VideoStream, size: int) -> None:
+        """Notes what the file promises and does not hold: the sign of a truncated one."""
+        # FFmpeg shortens the duration of a truncated AVI; its number of frames still tells.
+        promised = max(
+            (container.duration or 0) / av.time_base, float(stream.frames / (stream.average_rate or math.inf))
+        )
         found = self.end - self.start
         if promised - found > max(2.0, 0.1 * promised):
             self.info.note(f"the header says {promised:.1f} s, the frames end after {found:.1f} s")
+        elif container.format.name == "mpegts" and all(size % length for length in TS_PACKET_BYTES):
+            self.info.note("the file ends within a packet")
 
     def _packets(self, container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream] | None]:
         """Yields packets on one clock, even where the file's restarts, then None, to flush the decoder."""
