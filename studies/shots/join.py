@@ -1,6 +1,6 @@
 """Joins single takes of real clips at known places: the data on which the shot detector was developed.
 
-    python studies/shots/join.py CLIPS --out FOLDER [--half develop|held-out] [--videos 140] [--seed 0]
+    python studies/shots/join.py CLIPS --out FOLDER [--half develop|held-out] [--videos 65] [--seed 0]
 
 `takes.txt` names the clips without transitions inside (chosen by their histogram distances, then by eye). Runs of ten
 neighbours go to one half or the other in turn, as neighbouring clips may come from one original. Videos are written
@@ -36,7 +36,7 @@ DIFFICULTIES = (
 )
 
 
-def read_take(path: Path, seconds: float, pad: bool, rng: np.random.Generator) -> NDArray[np.float32]:
+def read_take(path: Path, seconds: float, pad: bool, rng: np.random.Generator) -> NDArray[np.uint8]:
     """A random part of a clip at 25 frames per second, stretched or padded to the size of the video."""
     with av.open(str(path)) as container:
         clip = list(islice(container.decode(video=0), CHECKED))
@@ -48,14 +48,14 @@ def read_take(path: Path, seconds: float, pad: bool, rng: np.random.Generator) -
         scale = min(HEIGHT / frame.height, WIDTH / frame.width)
         height = round(frame.height * scale) if pad else HEIGHT
         width = round(frame.width * scale) if pad else WIDTH
-        picture = np.zeros((HEIGHT, WIDTH, 3), np.float32)
+        picture = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
         top, left = (HEIGHT - height) // 2, (WIDTH - width) // 2
         picture[top : top + height, left : left + width] = frame.to_ndarray(
             format="rgb24", width=width, height=height
         )
         pictures.append(picture)
     index = (np.arange(round(count / fps * RATE)) * fps / RATE).astype(int)
-    take: NDArray[np.float32] = np.stack(pictures)[np.minimum(index, count - 1)]
+    take: NDArray[np.uint8] = np.stack(pictures)[np.minimum(index, count - 1)]
     return take
 
 
@@ -84,41 +84,39 @@ def join(
             before, after = np.maximum(1 - 2 * share, 0), np.maximum(2 * share - 1, 0)
         mixed = frames[-length:] * before + take[:length] * after
         boundaries.append([(len(frames) - length) / RATE, len(frames) / RATE])
-        frames = np.concatenate([frames[:-length], mixed, take[length:]])
-    frames = hamper(frames, difficulty, rng)
+        frames = np.concatenate([frames[:-length], mixed.astype(np.uint8), take[length:]])
+    hamper(frames, difficulty, rng)
     if transition == "flash":
         cuts = np.array(boundaries, dtype=float)
         for _ in range(3):
-            first = next(
-                i for i in rng.permutation(np.arange(10, len(frames) - 10)) if abs(cuts - i / RATE).min() > 0.5
-            )
-            gain, light = [(0.0, 255.0), (rng.uniform(0.1, 0.5), 150.0), (rng.uniform(1.8, 3), 30.0)][
-                int(rng.integers(3))
-            ]
-            frames[first : first + 2] = frames[first : first + 2] * gain + light
-    return np.clip(frames, 0, 255).astype(np.uint8), boundaries
+            places = rng.permutation(np.arange(10, len(frames) - 10))
+            first = next(i for i in places if abs(cuts - i / RATE).min() > 0.5)
+            looks = [(0.0, 255.0), (rng.uniform(0.1, 0.5), 150.0), (rng.uniform(1.8, 3), 30.0)]
+            gain, light = looks[int(rng.integers(3))]
+            frames[first : first + 2] = np.clip(frames[first : first + 2] * gain + light, 0, 255)
+    return frames, boundaries
 
 
-def hamper(frames: NDArray[np.float32], difficulty: str, rng: np.random.Generator) -> NDArray[np.float32]:
+def hamper(frames: NDArray[np.uint8], difficulty: str, rng: np.random.Generator) -> None:
     """Adds what should make no difference."""
     times = np.arange(len(frames)) / RATE
+    gains = np.ones(len(frames))
     if difficulty == "drift of light":
-        period, phase = rng.uniform(4, 12), rng.uniform(0, 6)
-        gain = 1 + 0.35 * np.sin(2 * np.pi * times / period + phase)
-        frames *= gain.reshape(-1, 1, 1, 1).astype(np.float32)
+        gains += 0.35 * np.sin(2 * np.pi * times / rng.uniform(4, 12) + rng.uniform(0, 6))
     elif difficulty == "flicker":
-        frames *= rng.normal(1, 0.08, (len(frames), 1, 1, 1)).astype(np.float32)
+        gains += rng.normal(0, 0.08, len(frames))
     elif difficulty == "letterbox":
         bars = int(rng.integers(12, 32))
         frames[:, :bars] = frames[:, -bars:] = 0
     elif difficulty == "logo":
         frames[:, 12:40, 16:80] = rng.uniform(0, 255, 3)
-    elif difficulty == "shake":
-        for frame in frames:
+    for frame, gain in zip(frames, gains, strict=True):
+        if gain != 1:
+            frame[:] = np.clip(frame * gain, 0, 255)
+        if difficulty == "shake":
             frame[:] = np.roll(frame, tuple(rng.integers(-12, 13, 2)), (0, 1))
-    elif difficulty == "black and white":
-        frames[:] = frames.mean(axis=3, keepdims=True)
-    return frames
+        elif difficulty == "black and white":
+            frame[:] = frame.mean(axis=2, keepdims=True)
 
 
 def write(path: Path, frames: NDArray[np.uint8]) -> None:
@@ -135,7 +133,7 @@ def main() -> None:
     parser.add_argument("clips", type=Path, help="the folder of the clips named in takes.txt")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--half", choices=["develop", "held-out"], default="held-out")
-    parser.add_argument("--videos", type=int, default=130)
+    parser.add_argument("--videos", type=int, default=65)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     names = (Path(__file__).parent / "takes.txt").read_text().split()
@@ -153,7 +151,7 @@ def main() -> None:
         write(arguments.out / name, frames)
         kind = transition if difficulty == "plain" else difficulty
         truth[name] = {"kind": kind, "seconds": len(frames) / RATE, "boundaries": boundaries}
-        print(f"\r{i + 1}/{arguments.videos}", end="", flush=True)
+        print(f"{i + 1}/{arguments.videos}", end="\r", flush=True)
     (arguments.out / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
     print()
 

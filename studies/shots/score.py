@@ -87,7 +87,7 @@ def scenedetect_boundaries(path: Path, name: str) -> list[float]:
 
     detector = getattr(scenedetect.detectors, f"{name.capitalize()}Detector")()
     scenes = scenedetect.detect(str(path), detector)
-    return [start.get_seconds() for start, _ in scenes[1:]]
+    return [start.seconds for start, _ in scenes[1:]]
 
 
 def main() -> None:
