@@ -283,3 +283,14 @@ def test_scores() -> None:
     assert counts(0, 0, 2).scores() == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
     assert counts(0, 2, 0).scores() == {"precision": 0.0, "recall": 1.0, "f1": 0.0}
     assert (counts(1, 2, 3) + counts(4, 5, 6)) == counts(5, 7, 9)
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("min_shot_seconds", [0.0, 0.5, 3.0])
+def test_no_boundary_comes_later_than_the_lookahead(rate: float, min_shot_seconds: float) -> None:
+    lengths = np.random.default_rng(0).integers(1, 12, 20) * max(1, round(min_shot_seconds * rate / 4))
+    frames = [frame for seed, length in enumerate(lengths) for frame in shot(seed, int(length), 24, 32)]
+    detector = HistogramShotDetector(rate, min_shot_seconds=min_shot_seconds)
+    lags = [index - boundary for index, frame in enumerate(frames) for boundary in detector.add(index / rate, frame)]
+    assert lags
+    assert max(lags) <= detector.lookahead

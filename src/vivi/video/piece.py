@@ -25,7 +25,7 @@ from PIL import Image
 from vivi.errors import UserError
 from vivi.video.corpus import ShotWriter, Split, VideoRow, write_atomically
 from vivi.video.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
-from vivi.video.shots import HistogramShotDetector, ShotDetector
+from vivi.video.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
 from vivi.video.sources import Source, text
 
 # FFmpeg on a damaged file, or a network disk, may hang inside one call; a worker that gives no sign of life for
@@ -46,9 +46,9 @@ class PrepareSettings:
     """JPEG quality of the stored frames, 1 to 95."""
     exact: bool = False
     """Decode every frame and take the nearest, instead of the nearest among reference frames."""
-    shot_threshold: float = 0.5
-    """How different two shots must look: lower finds more boundaries."""
-    min_shot_seconds: float = 0.5
+    shot_threshold: float = THRESHOLD
+    """How different two shots must look, from 0 to 1: lower finds more boundaries."""
+    min_shot_seconds: float = MIN_SHOT_SECONDS
     """Boundaries closer than this to the one before are left out."""
     max_shot_seconds: float = 0.0
     """Split longer takes into shots of this length, for uncut footage; 0 leaves them whole."""

@@ -20,11 +20,15 @@ The constants were chosen on takes of real videos joined at known places, see st
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+THRESHOLD = 0.27
+MIN_SHOT_SECONDS = 0.5
 
 _FADE_SECONDS = 0.8  # the longest window
 _FLASH_SECONDS = 0.2  # a flash is shorter than this
@@ -46,6 +50,9 @@ _LEAST_INFORMATION = 0.25  # see distances
 
 class ShotDetector(Protocol):
     """What prepare asks of a shot detector; one detector serves one video."""
+
+    lookahead: int
+    """The most frames that follow a frame before it is told whether it begins a shot."""
 
     def add(self, time: float, frame: NDArray[np.uint8]) -> list[int]:
         """Takes the next sampled frame, RGB (height, width, 3); returns indices of frames found to begin shots."""
@@ -69,7 +76,7 @@ class HistogramShotDetector:
     is compared with it is change beyond that of the same time before and after; lower finds more.
     """
 
-    def __init__(self, rate: float, threshold: float = 0.27, min_shot_seconds: float = 0.5) -> None:
+    def __init__(self, rate: float, threshold: float = THRESHOLD, min_shot_seconds: float = MIN_SHOT_SECONDS) -> None:
         self.rate = rate
         self.threshold = threshold
         self.min_shot_seconds = min_shot_seconds
@@ -82,6 +89,7 @@ class HistogramShotDetector:
         # the source has few), but over no more than a fade: a low rate would meet the next boundary.
         self._lags = [min(length, self._fade) + flash for length in self._lengths]
         self._reach = self._lengths[-1] + max(self._lags)  # of a window to one side, counted from its other end
+        self.lookahead = self._reach + max(self._lengths[-1], math.ceil(min_shot_seconds * rate)) + 1
         self._count = 0
         # Slot i % size holds frame i: what was said of it, and its distances to all frames that are still held.
         size = 2 * self._reach + 2
