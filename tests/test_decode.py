@@ -157,6 +157,32 @@ def test_frames_that_no_other_refers_to_are_skipped_where_others_are_near_enough
     assert {number for _, number in sampled(made[name], 1)} <= reference
 
 
+SHORT_GROUPS = {
+    **{f"h264-{keyint}": Clip(options={"x264-params": f"keyint={keyint}:bframes=2"}) for keyint in (1, 7, 25, 60)},
+    "h264-open": Clip(
+        suffix=".ts", options={"x264-params": "keyint=20:bframes=3:open-gop=1:b-pyramid=normal:scenecut=0"}
+    ),
+    "h264-refresh": Clip(suffix=".ts", options={"x264-params": "keyint=20:intra-refresh=1:bframes=0"}),
+    "hevc-open": Clip(
+        "libx265", options={"x265-params": "log-level=none:pools=1:frame-threads=1:keyint=15:open-gop=1"}
+    ),
+    "vp9-short": Clip("libvpx-vp9", ".webm", options={"deadline": "realtime", "cpu-used": "8", "g": "15"}),
+    "av1-short": Clip("libsvtav1", ".mkv", size=(128, 96), options={"preset": "8", "crf": "10", "g": "20"}),
+    "mpeg2-short": Clip("mpeg2video", ".mpg", options={"bf": "2", "g": "9"}),
+}
+
+
+@pytest.mark.parametrize("name", SHORT_GROUPS)
+def test_leaving_out_packets_before_key_frames_does_not_change_what_is_chosen(name: str, tmp_path: Path) -> None:
+    clip = SHORT_GROUPS[name]
+    path = clip.write(tmp_path / f"clip{clip.suffix}", frames=250)
+    frames = plain_frames(path, skip="NONREF")
+    for rate in (0.2, 0.7, 1, 1.6, 3):
+        expected = nearest_by_brute_force(frames, rate)
+        # The last point is exempt: its only frames may be some that no other refers to.
+        assert sampled(path, rate)[: len(expected) - 1] == expected[:-1], rate
+
+
 def test_decoding_in_full_begins_where_reference_frames_become_too_sparse(tmp_path: Path) -> None:
     # 4 s at 25 fps, then 12 s at 1 fps: with three B-frames in a row, reference frames are 4 s apart there.
     times = [*range(0, 4000, 40), *range(5000, 17_000, 1000)]
@@ -405,7 +431,8 @@ def test_frames_with_the_same_time_count_once(tmp_path: Path) -> None:
             for packet in stream.encode(frame):
                 packet.pts = packet.dts = time
                 container.mux(packet)
-    assert sampled(path, 25) == [(40 * i / 1000, 2 * i) for i in range(50)]
+    assert sampled(path, 25, exact=True) == [(40 * i / 1000, 2 * i) for i in range(50)]
+    assert [time for time, _ in sampled(path, 25)] == [40 * i / 1000 for i in range(50)]
 
 
 def test_a_huge_gap_costs_nothing_and_keeps_its_length(tmp_path: Path) -> None:
@@ -623,7 +650,7 @@ def test_the_heartbeat_tells_how_far_it_is(made: dict[str, Path]) -> None:
     list(sample_frames(made["h264-b"], heartbeat=lambda share, seconds: beats.append((share, seconds))))
     assert len(beats) >= 110
     assert all(0 <= share <= 1 and 0 <= seconds <= 5 for share, seconds in beats)
-    assert beats[-1][1] == pytest.approx(4.4, abs=0.1)
+    assert beats[-1][1] > 3  # it reads ahead, to the next key frame
 
 
 def test_the_file_is_closed_when_the_reader_stops_early(made: dict[str, Path], tmp_path: Path) -> None:

@@ -2,56 +2,52 @@
 
 The grid has `rate` points a second and starts at the first frame. Every frame belongs to the grid point it is
 nearest to, and each point keeps the nearest of its frames: no frame is used twice, none lies more than half a
-step from its point, and a point no frame is near to stays empty. By default the decoder skips frames that no
-other frame refers to (about half of the work on footage with B-frames); where that would leave a point empty
-that the file has a frame for, the file is decoded in full from that point on.
+step from its point, and a point no frame is near to stays empty.
+
+By default only frames that others refer to are considered, and work is saved in two ways: the decoder skips the
+other frames (about half of the work on footage with B-frames), and it never gets the packets between a point that
+has its frame and the last key frame before the next point (half of the work where key frames are 2 s apart and
+points 1 s). Where that would leave a point empty that the file has a frame for, the file is decoded in full from
+that point on.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
+from typing import TypeAlias
 
 import av
 import numpy as np
 from av.container import InputContainer
-from av.error import FFmpegError, InvalidDataError
+from av.error import FFmpegError
 from av.packet import Packet
-from av.stream import Discard, Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from vivi.video.container import MIN_SIDE, UnusableVideo, in_words, open_video
 from vivi.video.picture import Scaler, displayed_size
 
-# A decoder holds up to 17 frames: about one GiB at 8K. Larger frames would break the bound on memory.
-MAX_PIXELS = 8192 * 4608
-# Smaller pictures hold nothing to learn from; they are tracking pixels and test files.
-MIN_SIDE = 16
 # Frames midway between two points go to the later one, and of two as near the earlier wins, despite rounding.
 TIE = 1e-9
 # Decoding times that jump back by more than this come from a restarted clock (joined streams).
 CLOCK_RESET_SECONDS = 1.0
 # A decoder that reads this many packets without giving a frame for any of them does more than skip a few.
 MAX_UNSETTLED_PACKETS = 10_000
+# The most packets and bytes to read ahead in search of the next key frame.
+MAX_GROUP_PACKETS = 600
+MAX_GROUP_BYTES = 32 << 20
+# Below this size, handing frames to threads costs FFmpeg more than it gains (measured: 640×360 loses a third).
+THREADED_PIXELS = 1280 * 720
 # Pixels more oblong than this come from a damaged header.
 MAX_PIXEL_ASPECT = 8.0
-# Read at once; larger than FFmpeg's own 32 KiB, because every read passes through Python.
-IO_BYTES = 1 << 18
 # Of the three variants of MPEG-TS; it states no duration that would tell a truncated file.
 TS_PACKET_BYTES = (188, 192, 204)
-# Formats of FFmpeg that draw text files as pictures.
-TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}
-
-
-class UnusableVideo(Exception):
-    """The reason, in a few words, why a file gives no frames."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,7 @@ def sample_frames(
                 try:
                     image = scaler.upright_rgb(frame, decoding.pixel_aspect)
                 except FFmpegError as error:
-                    info.note(f"{frame.format.name} pictures cannot be converted: {_in_words(error)}")
+                    info.note(f"{frame.format.name} pictures cannot be converted: {in_words(error)}")
                     continue
                 if sampled < 0:
                     info.width, info.height = displayed_size(frame, decoding.pixel_aspect)
@@ -119,6 +115,9 @@ def sample_frames(
             skip_until = sparse.after
     if sampled < 0:
         raise UnusableVideo("; ".join(["no frame could be decoded", *info.problems]))
+
+
+_Packet: TypeAlias = "Packet[VideoStream]"
 
 
 class _ReferenceFramesTooSparse(Exception):
@@ -151,7 +150,9 @@ class _Pass:
         self.time_base = (1, av.time_base)  # seconds of one tick of the stream's clock, as a fraction
         self.period = 0.04  # seconds between frames, for streams that do not say when to show them
         self.start = math.nan  # time of the first frame
-        self.end = -math.inf
+        self.latest = -math.inf  # time of the latest frame
+        self.awaited = -math.inf  # time of the key frame for which packets were left out
+        self.end = -math.inf  # of the footage: when its last frame is over
         self.unsettled: list[float] = []  # heap: times of packets past the grid point that is being filled
         info.problems = []
 
@@ -212,8 +213,12 @@ class _Pass:
                 continue  # where only decoding times are stored, the frames of the last flush have none
             else:
                 raise _ReferenceFramesTooSparse(-math.inf)  # no times at all: only counting every frame gives them
+            if time < self.awaited:
+                continue  # leads up to a key frame from frames that were left out
+            if last < self.awaited < time:
+                raise _ReferenceFramesTooSparse(last)  # the key frame is damaged, or only the start of a refresh
             if time > last:
-                last = time
+                last = self.latest = time
                 self.end = max(self.end, time + self._seconds(frame.duration or 0))
                 yield time, frame
 
@@ -221,18 +226,18 @@ class _Pass:
         """Yields what the decoder gives, past damaged packets, and notes what was damaged."""
         damaged = 0
         with ExitStack() as opened:
-            container = _open(self.path, opened)
-            stream = self._video_stream(container)
+            container, stream = open_video(self.path, opened)
+            self._set_up(stream)
             size = max(container.size, 1)
-            for packet in self._packets(container, stream):
-                if packet is not None:
-                    self.heartbeat((packet.pos or 0) / size, max(0.0, self.end - self.start))
+            packets = self._packets(container, stream, size)
+            for packet in self._needed(packets, stream) if self.watching else packets:
                 try:
                     frames = stream.decode(packet)
                 except FFmpegError:
                     damaged += 1
                     continue
                 if packet is not None:
+                    self._extend(packet)
                     self._watch(packet)
                 for frame in frames:
                     if frame.is_corrupt or min(frame.width, frame.height) < MIN_SIDE:
@@ -255,7 +260,43 @@ class _Pass:
         elif container.format.name == "mpegts" and all(size % length for length in TS_PACKET_BYTES):
             self.info.note("the file ends within a packet")
 
-    def _packets(self, container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream] | None]:
+    def _needed(self, packets: Iterator[_Packet | None], stream: VideoStream) -> Iterator[_Packet | None]:
+        """Leaves out packets that lie before a key frame which is nearer to the next grid point than all of them."""
+        group: list[_Packet] = []  # from a key frame on, to the one before the next
+        group_bytes = 0
+        skipped = False
+        for packet in packets:
+            ends = packet is None or packet.is_keyframe
+            if ends or len(group) >= MAX_GROUP_PACKETS or group_bytes >= MAX_GROUP_BYTES:
+                key_time = self._seconds(packet.pts) if packet and ends and packet.pts is not None else math.inf
+                while group and key_time > self._next_point_time():
+                    packet_now = group.pop(0)
+                    if skipped:
+                        stream.codec_context.flush_buffers()  # as after a seek: the frames before are missing
+                        self.awaited = self._seconds(packet_now.pts or 0)
+                        skipped = False
+                    yield packet_now
+                if group:
+                    self._skip(group)
+                    skipped = True
+                group, group_bytes = [], 0
+            if packet is not None:
+                group.append(packet)
+                group_bytes += packet.size
+        yield None
+
+    def _next_point_time(self) -> float:
+        """The first grid point that the frames so far do not reach."""
+        if math.isnan(self.start):
+            return -math.inf
+        return self.start + (math.floor((self.latest - self.start) * self.rate + TIE) + 1) / self.rate
+
+    def _skip(self, packets: list[_Packet]) -> None:
+        for packet in packets:
+            self._extend(packet)
+        self._watch(max(packets, key=lambda packet: packet.pts or 0))  # the one nearest to the key frame
+
+    def _packets(self, container: InputContainer, stream: VideoStream, size: int) -> Iterator[_Packet | None]:
         """Yields packets on one clock, even where the file's restarts, then None, to flush the decoder."""
         skipping = not self.watching
         last: int | None = None  # decoding time of the packet before
@@ -274,45 +315,31 @@ class _Pass:
                 if skipping and (packet.pts is None or self._seconds(packet.pts) >= self.skip_until):
                     skipping = False
                     stream.codec_context.skip_frame = "DEFAULT"
+                self.heartbeat((packet.pos or 0) / size, max(0.0, self.end - self.start))
                 yield packet
         except (FFmpegError, OSError) as error:
-            self.info.note(f"reading broke off: {_in_words(error)}")
+            self.info.note(f"reading broke off: {in_words(error)}")
         yield None
 
-    def _watch(self, packet: Packet[VideoStream]) -> None:
-        """Notes that the file has a frame at this time, whether or not the decoder skips it."""
-        if packet.is_discard:
-            return
-        if packet.pts is not None:
+    def _extend(self, packet: _Packet) -> None:
+        """Notes how far the footage reaches."""
+        if packet.pts is not None and not packet.is_discard:
             self.end = max(self.end, self._seconds(packet.pts + (packet.duration or 0)))
+
+    def _watch(self, packet: _Packet) -> None:
+        """Notes that the file has a frame at this time, whether or not the decoder gives it."""
         stamp = packet.pts if packet.pts is not None else packet.dts
-        if self.watching and stamp is not None:
+        if self.watching and stamp is not None and not packet.is_discard:
             heapq.heappush(self.unsettled, self._seconds(stamp))
             if len(self.unsettled) > MAX_UNSETTLED_PACKETS:
                 raise _ReferenceFramesTooSparse(-math.inf)
 
-    def _video_stream(self, container: InputContainer) -> VideoStream:
-        """The one video stream to read, with its decoder set up."""
-        stream = container.streams.best("video")
-        if not isinstance(stream, VideoStream) or stream.disposition & Disposition.attached_pic:
-            raise UnusableVideo("no video stream" + (" (audio only)" if container.streams.audio else ""))
-        if _is_still_image(container, stream):
-            raise UnusableVideo("is a still image")
-        if container.format.name in TEXT_FORMATS:
-            raise UnusableVideo("is a text file")
-        if stream.codec_context is None:
-            raise UnusableVideo("no decoder for its codec")
-        width, height = stream.width, stream.height
-        if width * height > MAX_PIXELS:
-            raise UnusableVideo(f"its frames of {width}×{height} are larger than 8192×4608")
-        if 0 < min(width, height) < MIN_SIDE:
-            raise UnusableVideo(f"its frames of {width}×{height} are smaller than {MIN_SIDE} pixels")
-        for other in container.streams:
-            if other is not stream:
-                other.discard = Discard.all
-        stream.thread_count = self.threads
-        stream.thread_type = "AUTO" if self.threads > 1 else "NONE"
-        stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
+    def _set_up(self, stream: VideoStream) -> None:
+        """Tells the decoder what to skip, and learns what the stream says of itself."""
+        if stream.width * stream.height >= THREADED_PIXELS:
+            stream.thread_count, stream.thread_type = self.threads, "AUTO"
+        else:
+            stream.thread_count, stream.thread_type = 1, "NONE"
         # dav1d, for AV1, cannot cease to skip on the way.
         if self.watching or (self.skip_until > -math.inf and stream.codec_context.name != "libdav1d"):
             stream.codec_context.skip_frame = "NONREF"
@@ -321,54 +348,9 @@ class _Pass:
         if stream.time_base:
             self.time_base = stream.time_base.as_integer_ratio()
         self.period = float(1 / (stream.guessed_rate or 25))
-        self.info.codec = stream.codec_context.name
-        return stream
-
-
-def _open(path: Path | str, opened: ExitStack) -> InputContainer:
-    """Opens a local file, whatever its name and the encoding of its metadata, and nothing the file may point to."""
-    _check_is_file(Path(path))
-    # genpts, PyAV's default, guesses missing presentation times, and guesses wrong for H.264 in AVI.
-    options = {"protocol_whitelist": "none", "fflags": "-genpts"}
-    try:
-        # FFmpeg would take some names for URLs or patterns; a Python file has no such surprises.
-        file = opened.enter_context(FileIO(str(path)))
-        if file.read(7) == b"#EXTM3U":
-            raise UnusableVideo("is a playlist")
-        file.seek(0)
-        container = av.open(file, "r", metadata_errors="replace", buffer_size=IO_BYTES, container_options=options)
-        return opened.enter_context(container)
-    except InvalidDataError:
-        raise UnusableVideo("not a video, or its start is damaged") from None
-    except (FFmpegError, OSError) as error:
-        raise UnusableVideo(f"cannot be opened: {_in_words(error)}") from None
+        self.info.codec = stream.codec_context.codec.canonical_name
 
 
 def _shifted(stamp: int | None, offset: int) -> int | None:
     """None for the absurd times of damaged files, which would overflow FFmpeg's 64 bits."""
     return None if stamp is None or abs(stamp + offset) >= 1 << 62 else stamp + offset
-
-
-def _check_is_file(path: Path) -> None:
-    """Names the common cases; FFmpeg would call most of them invalid data."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise UnusableVideo("does not exist") from None
-    except (OSError, ValueError) as error:
-        raise UnusableVideo(f"cannot be read: {_in_words(error)}") from None
-    if stat.S_ISDIR(found.st_mode):
-        raise UnusableVideo("is a directory")
-    if not stat.S_ISREG(found.st_mode):
-        raise UnusableVideo("is not a regular file")
-    if found.st_size == 0:
-        raise UnusableVideo("is empty (0 bytes)")
-
-
-def _in_words(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()
-
-
-def _is_still_image(container: InputContainer, stream: VideoStream) -> bool:
-    name = container.format.name
-    return name == "image2" or name.endswith("_pipe") or bool(stream.disposition & Disposition.still_image)

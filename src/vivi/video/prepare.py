@@ -164,9 +164,9 @@ def _pending_tasks(
     named = name_apart(sources, {row.video: row.path for row in committed})
     done = {row.video for row in committed if row.status == "ok" or not machine.retry_skipped}
     pending = [source for source in named if source.video not in done]
-    # A few long videos on many cores: let FFmpeg use what the pool leaves idle.
-    workers = machine.workers or available_cores()
-    threads = max(1, available_cores() // max(1, min(workers, len(pending))))
+    # A few long videos on many cores: let FFmpeg use what the pool leaves idle (and, as it does itself, one more).
+    spare = available_cores() // max(1, min(machine.workers or available_cores(), len(pending)))
+    threads = spare + 1 if spare > 1 else 1
     folder = str((out / "work").absolute())
     return [VideoTask(source, folder, settings, threads) for source in pending]
 
