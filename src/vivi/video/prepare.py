@@ -124,8 +124,9 @@ def _locked(out: Path, settings: PrepareSettings) -> Iterator[None]:
             _check_same_settings(out, settings)
         else:
             write_settings(out, asdict(settings))
-        for leftover in [*(out / "work").glob("*.tmp"), *(out / "shards").glob("*.tmp")]:
-            leftover.unlink(missing_ok=True)
+        for pattern in ("corpus.json.*.tmp", "videos.parquet.*.tmp", "work/*.tmp", "shards/*.tmp"):
+            for leftover in out.glob(pattern):
+                leftover.unlink(missing_ok=True)
         yield
 
 
