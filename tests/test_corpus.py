@@ -38,10 +38,8 @@ def make_corpus(folder: Path, videos: list[list[list[float]]], rate: float = 1.0
                     writer.add(f"v{index}", shot, times, [b"jpeg %d" % round(time * 1000) for time in times])
                 seconds = shots[-1][-1] - shots[0][0] + 1 / rate
                 frames = sum(map(len, shots))
-                row = VideoRow(
-                    f"v{index}", "/v", "ok", "", "train", seconds, 9, 9, "h264", frames, len(shots), number
-                )
-                rows.append(VideoRow(**{**vars(row), "first_row": first_row}))
+                facts = (seconds, 9, 9, "h264", frames, len(shots), number, first_row)
+                rows.append(VideoRow(f"v{index}", "/v", "ok", "", "train", *facts))
                 first_row += len(shots)
             writer.commit()
     write_videos(folder, rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from media import (
 from PIL import Image
 
 from vivi.video.decode import UnusableVideo, VideoInfo, sample_frames
+from vivi.video.nal import unreferenced_test
 
 RATES = (0.3, 1, 2.5, 5, 7, 30, 100)
 B_FRAMES = {"x264-params": "bframes=3:b-adapt=0:keyint=30:scenecut=0:b-pyramid=none"}
@@ -660,3 +662,17 @@ def test_the_file_is_closed_when_the_reader_stops_early(made: dict[str, Path], t
     assert any(os.path.realpath(f"/proc/self/fd/{fd}") == str(path) for fd in os.listdir("/proc/self/fd"))
     frames.close()  # type: ignore[attr-defined]
     assert not any(os.path.realpath(f"/proc/self/fd/{fd}") == str(path) for fd in os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".ts"], ids=["lengths", "start codes"])
+@pytest.mark.parametrize("name", ["h264", "h264-b", "h264-pyramid", "hevc"])
+def test_packets_nothing_refers_to_are_known_without_decoding(name: str, suffix: str, tmp_path: Path) -> None:
+    clip = replace(CLIPS[name], suffix=suffix)
+    path = clip.write(tmp_path / f"clip{suffix}", frames=110)
+    needed = {time for time, _ in plain_frames(path, skip="NONREF")}
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        unreferenced = unreferenced_test(stream)
+        packets = [packet for packet in container.demux(stream) if packet.size]
+        kept = {(packet.pts or 0) * packet.time_base for packet in packets if not unreferenced(bytes(packet))}
+    assert kept == needed

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -55,7 +55,7 @@ VIDEO_SCHEMA = pa.schema(
 Split = Literal["train", "test"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class VideoRow:
     """A row of videos.parquet."""
 
@@ -221,7 +221,8 @@ def read_videos(corpus: Path) -> list[VideoRow]:
     path = corpus / "videos.parquet"
     if not path.exists():
         return []
-    return [VideoRow(**row) for row in _read_table(path).select([f.name for f in fields(VideoRow)]).to_pylist()]
+    batches = _read_table(path).select(VIDEO_SCHEMA.names).to_batches(max_chunksize=1 << 16)
+    return [VideoRow(**row) for batch in batches for row in batch.to_pylist()]
 
 
 def _read_table(path: Path) -> pa.Table:

@@ -31,6 +31,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from vivi.video.container import MIN_SIDE, UnusableVideo, in_words, open_video
+from vivi.video.nal import unreferenced_test
 from vivi.video.picture import Scaler, displayed_size
 
 # Frames midway between two points go to the later one, and of two as near the earlier wins, despite rounding.
@@ -42,8 +43,6 @@ MAX_UNSETTLED_PACKETS = 10_000
 # The most packets and bytes to read ahead in search of the next key frame.
 MAX_GROUP_PACKETS = 600
 MAX_GROUP_BYTES = 32 << 20
-# Below this size, handing frames to threads costs FFmpeg more than it gains (measured: 640×360 loses a third).
-THREADED_PIXELS = 1280 * 720
 # Pixels more oblong than this come from a damaged header.
 MAX_PIXEL_ASPECT = 8.0
 # Of the three variants of MPEG-TS; it states no duration that would tell a truncated file.
@@ -230,9 +229,11 @@ class _Pass:
             self._set_up(stream)
             size = max(container.size, 1)
             packets = self._packets(container, stream, size)
+            unreferenced = unreferenced_test(stream)
             for packet in self._needed(packets, stream) if self.watching else packets:
                 try:
-                    frames = stream.decode(packet)
+                    left_out = self.watching and packet is not None and unreferenced(bytes(packet))
+                    frames = [] if left_out else stream.decode(packet)
                 except FFmpegError:
                     damaged += 1
                     continue
@@ -336,10 +337,8 @@ class _Pass:
 
     def _set_up(self, stream: VideoStream) -> None:
         """Tells the decoder what to skip, and learns what the stream says of itself."""
-        if stream.width * stream.height >= THREADED_PIXELS:
-            stream.thread_count, stream.thread_type = self.threads, "AUTO"
-        else:
-            stream.thread_count, stream.thread_type = 1, "NONE"
+        stream.thread_count = self.threads
+        stream.thread_type = "AUTO" if self.threads > 1 else "NONE"
         # dav1d, for AV1, cannot cease to skip on the way.
         if self.watching or (self.skip_until > -math.inf and stream.codec_context.name != "libdav1d"):
             stream.codec_context.skip_frame = "NONREF"

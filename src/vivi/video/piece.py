@@ -14,6 +14,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -81,7 +82,7 @@ class PrepareSettings:
         return min(self.max_shot_frames, max(1, round(self.max_shot_seconds * self.rate)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class VideoTask:
     """One video for one worker."""
 
@@ -160,6 +161,8 @@ def _write_piece(
         info,
         _Heartbeat(info, report),
     )
+    if task.threads > 1:
+        frames = _one_ahead(frames)
     with ShotWriter(task.piece) as writer:
         for shot in split_into_shots(frames, detector, settings.shot_cap, settings.jpeg_quality):
             writer.add(row.video, writer.rows, [time for time, _ in shot], [jpeg for _, jpeg in shot])
@@ -176,6 +179,15 @@ def _write_piece(
         shots=writer.rows,
     )
     return row, writer.bytes
+
+
+def _one_ahead(frames: Iterator[SampledFrame]) -> Iterator[SampledFrame]:
+    """Decodes the next frame on a core that would be idle while this one is encoded."""
+    with ThreadPoolExecutor(1) as thread:
+        upcoming = thread.submit(next, frames, None)
+        while (frame := upcoming.result()) is not None:
+            upcoming = thread.submit(next, frames, None)
+            yield frame
 
 
 class _Heartbeat:

@@ -215,7 +215,7 @@ class _Packer:
         self._group: list[tuple[VideoTask, PreparedVideo]] = []
         self._group_bytes = 0
         self._thread = ThreadPoolExecutor(1)
-        self._packing: list[Future[list[VideoRow]]] = []
+        self._packing: Future[list[VideoRow]] | None = None
         self._shard = max(shard_numbers(out), default=-1) + 1
 
     def expect(self, tasks: list[VideoTask]) -> None:
@@ -236,27 +236,27 @@ class _Packer:
     def finish(self) -> None:
         """Packs what is left and waits for everything."""
         self._pack_group()
-        self._collect(wait=True)
+        self._collect()
 
     def write_table(self) -> None:
         """Writes videos.parquet of all that is packed."""
-        self._thread.shutdown(cancel_futures=True)
-        self._collect(wait=False)
+        self._collect()
+        self._thread.shutdown()
         if self.rows:
             write_videos(self.out, self.rows)
 
     def _pack_group(self) -> None:
+        self._collect()  # one shard at a time: none may be in place before the one before it
         if self._group:
-            self._packing.append(self._thread.submit(pack, self.out, self._shard, self._group))
+            self._packing = self._thread.submit(pack, self.out, self._shard, self._group)
             self._shard += any(prepared.row.status == "ok" for _, prepared in self._group)
         self._group, self._group_bytes = [], 0
-        self._collect(wait=False)
 
-    def _collect(self, wait: bool) -> None:
-        while self._packing and (wait or self._packing[0].done()):
-            packing = self._packing.pop(0)
-            if not packing.cancelled():
-                self.rows += packing.result()
+    def _collect(self) -> None:
+        """Waits for the shard that is being packed."""
+        packing, self._packing = self._packing, None
+        if packing is not None:
+            self.rows += packing.result()
 
 
 def pack(out: Path, shard: int, group: Sequence[tuple[VideoTask, PreparedVideo]]) -> list[VideoRow]:
