@@ -255,6 +255,17 @@ def test_nothing_usable_is_an_error(tmp_path: Path, vivi: Run) -> None:
     assert reasons(tmp_path / "corpus").keys() == {"text.mp4"}
 
 
+def test_a_retry_that_was_killed_before_its_end_is_not_lost(videos: Path, tmp_path: Path) -> None:
+    out, late = tmp_path / "corpus", tmp_path / "late.mp4"
+    late.write_text("still being copied")
+    prepare([videos / "a.mp4", late], out)
+    table = (out / "videos.parquet").read_bytes()
+    late.write_bytes((videos / "b.mp4").read_bytes())
+    rows = prepare([late], out, machine=Machine(retry_skipped=True))
+    (out / "videos.parquet").write_bytes(table)  # as if killed between the new shard and the table
+    assert prepare([late], out) == rows
+
+
 def test_skipped_videos_are_tried_again_only_on_request(videos: Path, tmp_path: Path) -> None:
     out, late = tmp_path / "corpus", tmp_path / "late.mp4"
     late.write_text("still being copied")

@@ -112,7 +112,9 @@ def _totals(numbers: Overview) -> str:
 
 def _footage(seconds: float, videos: int) -> tuple[str, str]:
     each = f"{in_words(seconds / videos)} a video" if videos else ""
-    return (f"{seconds / 3600:,.1f} h" if seconds >= 3600 else in_words(seconds)), each
+    if seconds >= 3600:
+        return f"{seconds / 3600:,.1f} h", each
+    return (f"{seconds / 60:.0f} min" if seconds >= 60 else in_words(seconds)), each
 
 
 def _split_note(numbers: Overview) -> str:

@@ -143,15 +143,16 @@ def _check_same_settings(out: Path, settings: PrepareSettings) -> None:
 
 def _committed_rows(out: Path) -> list[VideoRow]:
     """The videos that are safely in the corpus, from the table and from shards it does not know yet."""
-    numbers = shard_numbers(out)
     table = read_videos(out)
-    known = {row.shard for row in table}
-    rows = [row for row in table if row.shard is None or row.shard in numbers]
-    listed = {row.video for row in rows}
-    for number in numbers:
-        if number not in known:
-            rows += [row for row in shard_videos(shard_path(out, number)) if row.video not in listed]
-    return rows
+    numbers = shard_numbers(out)
+    unknown = set(numbers) - {row.shard for row in table}
+    there = {None, *numbers}
+    rows = {row.video: row for row in table if row.shard in there}
+    for number in sorted(unknown):
+        for row in shard_videos(shard_path(out, number)):
+            rows.pop(row.video, None)  # skipped before; its new row comes where an undisturbed run has it
+            rows[row.video] = row
+    return list(rows.values())
 
 
 def _pending_tasks(
@@ -176,16 +177,17 @@ def _run(tasks: list[VideoTask], packer: _Packer, machine: Machine, console: Con
     """Prepares the tasks, in any order, and packs them in theirs."""
     finished: dict[str, PreparedVideo] = {}
     for task in tasks:
-        if not machine.retry_skipped and (prepared := finished_piece(task)):
+        prepared = finished_piece(task)
+        if prepared and (prepared.row.status == "ok" or not machine.retry_skipped):
             finished[task.source.video] = prepared
     todo = [task for task in tasks if task.source.video not in finished]
     packer.expect(tasks)
     with PrepareProgress(todo, console) as progress:
         packer.add(finished)
         for outcome in _engine(todo, machine, progress):
-            prepared = outcome.prepared or _give_up(outcome)
-            progress.finished(outcome.task, prepared.row)
-            packer.add({outcome.task.source.video: prepared})
+            done = outcome.prepared or _give_up(outcome)
+            progress.finished(outcome.task, done.row)
+            packer.add({outcome.task.source.video: done})
         packer.finish()
 
 
