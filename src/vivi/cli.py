@@ -13,6 +13,7 @@ from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
 
 from vivi.errors import UserError
+from vivi.machine import available_cores
 from vivi.synthetic.synthesize import SynthesizeSettings
 from vivi.video.piece import PrepareSettings
 from vivi.video.prepare import Machine
@@ -90,6 +91,8 @@ class Bench:
     """Video files."""
     work: float = 10.0
     """Repeat each file until ffmpeg is busy with it for this many seconds, so that start-up does not count."""
+    copies: int = available_cores()
+    """How many copies of each repeated file; 1 measures a single long video."""
     rate: float = 1.0
     """Frames a second."""
     rounds: int = 3
@@ -100,7 +103,7 @@ class Bench:
     def run(self, console: Console) -> None:
         from vivi.bench.prepare import bench_prepare
 
-        bench_prepare(self.files, self.work, self.rate, self.rounds, self.json, console)
+        bench_prepare(self.files, self.work, self.copies, self.rate, self.rounds, self.json, console)
 
 
 @dataclass(frozen=True)

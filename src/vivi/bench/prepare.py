@@ -1,7 +1,8 @@
 """vivi prepare beside what people use instead: ffmpeg writing JPEGs, and PySceneDetect finding the shots.
 
-All three do their work on the same files and cores, one after the other, in every round. ffmpeg only samples and
-scales, PySceneDetect only finds shots; vivi does both and writes the corpus.
+All three do their work on the same files and cores, one after the other, in every round. Each file is repeated to
+enough footage, and this in as many copies as there are cores: prepare is made for many videos. ffmpeg, which uses all
+cores for one video, only samples and scales; PySceneDetect only finds shots; vivi does both and writes the corpus.
 """
 
 from __future__ import annotations
@@ -41,16 +42,22 @@ class Measured:
 
 
 def bench_prepare(
-    files: Sequence[Path], work_seconds: float, rate: float, rounds: int, out: Path | None, console: Console
+    files: Sequence[Path],
+    work_seconds: float,
+    copies: int,
+    rate: float,
+    rounds: int,
+    out: Path | None,
+    console: Console,
 ) -> list[Measured]:
-    """Measures every file, repeated so that ffmpeg is busy for `work_seconds`, and then all of them together."""
+    """Measures every file, repeated so that ffmpeg is busy with a copy for `work_seconds`; then all files together."""
     _check_tools(files)
     measured = []
     with tempfile.TemporaryDirectory(prefix="vivi-bench-") as scratch:
         folder = Path(scratch)
         long_files = [_repeat(file, work_seconds, rate, folder) for file in files]
         for file, long_file in zip(files, long_files, strict=True):
-            measured.append(_measure(file.name, [long_file], rate, rounds, folder))
+            measured.append(_measure(file.name, _copies(long_file, copies), rate, rounds, folder))
             _print_row(measured[-1], console)
         if len(files) > 1:
             measured.append(_measure("all together", long_files, rate, rounds, folder))
@@ -85,6 +92,13 @@ def _repeat(file: Path, work_seconds: float, rate: float, folder: Path) -> Path:
     _run_ffmpeg([looped], rate, folder / "calibration")
     loops = math.ceil(loops * max(1.0, work_seconds / (time.perf_counter() - started)))
     return _loop(file, loops, folder)
+
+
+def _copies(file: Path, count: int) -> list[Path]:
+    copies = [file.with_name(f"{index}-{file.name}") for index in range(count)]
+    for copy in copies:
+        copy.hardlink_to(file)
+    return copies
 
 
 def _loop(file: Path, times: int, folder: Path) -> Path:
