@@ -50,7 +50,7 @@ def bench_prepare(
     out: Path | None,
     console: Console,
 ) -> list[Measured]:
-    """Measures every file, repeated so that ffmpeg is busy with a copy for `work_seconds`; then all files together."""
+    """Measures every file, repeated so that ffmpeg works on a copy for `work_seconds`; then all files together."""
     _check_tools(files)
     measured = []
     with tempfile.TemporaryDirectory(prefix="vivi-bench-") as scratch:
