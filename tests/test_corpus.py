@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from vivi.errors import UserError
@@ -146,7 +147,10 @@ def test_what_is_no_corpus_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="was not finished"):
         Corpus(tmp_path)
     (tmp_path / "videos.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="damaged or not ours"):
+        Corpus(tmp_path)
+    pq.write_table(pa.table({"other": [1]}), tmp_path / "videos.parquet")
+    with pytest.raises(UserError, match="damaged or not ours"):
         Corpus(tmp_path)
 
 

@@ -319,10 +319,11 @@ def test_a_full_disk_is_a_clear_error_and_the_same_command_goes_on(
 
 
 def test_two_runs_at_once_do_not_mix(videos: Path, tmp_path: Path, vivi: Run) -> None:
-    (tmp_path / "corpus" / "work").mkdir(parents=True)
-    with (tmp_path / "corpus" / "work" / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = vivi("prepare", videos, "--out", tmp_path / "corpus")
+    (tmp_path / "corpus").mkdir()
+    lock = os.open(tmp_path / "corpus", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    done = vivi("prepare", videos, "--out", tmp_path / "corpus")
+    os.close(lock)
     assert done.returncode == 1
     assert "another vivi prepare is writing" in done.stderr
 
@@ -332,6 +333,64 @@ def test_other_settings_for_the_same_corpus_are_an_error(videos: Path, tmp_path:
     done = vivi("prepare", videos, "--out", tmp_path / "corpus", "--rate", 2)
     assert done.returncode == 1
     assert "was prepared with --rate 1.0, not 2.0" in done.stderr
+
+
+def test_a_worker_whose_parent_was_killed_leaves_no_half_video(tmp_path: Path) -> None:
+    write_video(tmp_path / "long.mp4", shots=8, shot_seconds=100)
+    out = tmp_path / "corpus"
+    flags = ["prepare", tmp_path / "long.mp4", "--out", out, "--rate", 10]
+    running = start(*flags)
+    while not any((out / "work").glob("*.tmp")):
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    assert not list((out / "work").glob("*.json"))
+    again = start(*flags)
+    again.communicate()
+    assert again.returncode == 0
+    (row,) = pq.read_table(out / "videos.parquet").to_pylist()
+    assert (row["reason"], row["frames"]) == ("", 8000)
+
+
+def test_a_folder_with_other_files_is_not_taken_for_a_corpus(videos: Path, tmp_path: Path, vivi: Run) -> None:
+    (tmp_path / "mine" / "work").mkdir(parents=True)
+    (tmp_path / "mine" / "work" / "thesis.tex").write_text("years of work")
+    done = vivi("prepare", videos, "--out", tmp_path / "mine")
+    assert done.returncode == 1
+    assert "holds other files" in done.stderr
+    assert (tmp_path / "mine" / "work" / "thesis.tex").exists()
+
+
+def test_names_in_brackets_are_shown_as_they_are(videos: Path, tmp_path: Path, vivi: Run) -> None:
+    (tmp_path / "Film [/red] [eztv].mp4").write_text("no video")
+    done = vivi("prepare", tmp_path, videos / "a.mp4", "--out", tmp_path / "corpus [bold]")
+    assert done.returncode == 0, done.stderr
+    assert "[eztv]" in done.stdout and "vivi inspect '" in done.stdout and "corpus [bold]'" in done.stdout
+    done = vivi("prepare", tmp_path / "nope [/red].mp4", "--out", tmp_path / "c")
+    assert done.stderr.startswith("error: ") and "nope [/red].mp4 does not exist" in done.stderr
+
+
+def test_a_moved_video_is_recognised_and_another_of_its_name_is_not(videos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    for card, source in (("card1", "d.mp4"), ("card2", "d.mp4"), ("card3", "a.mp4")):
+        (tmp_path / card).mkdir()
+        (tmp_path / card / "GOPR0001.mp4").write_bytes((videos / source).read_bytes())
+    prepare([tmp_path / "card1"], out)
+    (tmp_path / "card1" / "GOPR0001.mp4").unlink()
+    (moved,) = prepare([tmp_path / "card2"], out)
+    assert (moved.video, moved.path) == ("GOPR0001.mp4", str(tmp_path / "card2" / "GOPR0001.mp4"))
+    (tmp_path / "card2" / "GOPR0001.mp4").unlink()
+    rows = prepare([tmp_path / "card3"], out)
+    assert [row.video for row in rows] == ["GOPR0001.mp4", "card3/GOPR0001.mp4"]
+
+
+def test_a_ray_cluster_that_is_not_there_is_one_clear_line(videos: Path, tmp_path: Path, vivi: Run) -> None:
+    pytest.importorskip("ray")
+    done = vivi("prepare", videos, "--out", tmp_path / "c", "--engine", "ray", "--ray-address", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stderr == "error: no Ray cluster at --ray-address 127.0.0.1:1: Connection refused\n"
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,10 @@ def test_a_video_in_the_corpus_keeps_its_name_and_a_new_one_gets_another(tmp_pat
     }
 
 
-def test_a_moved_folder_is_recognised(tmp_path: Path) -> None:
-    touch(tmp_path / "new/x.mp4")
-    assert list(named(tmp_path / "new", taken={"x.mp4": str(tmp_path / "old/x.mp4")})) == ["x.mp4"]
+def test_names_are_unique_even_where_files_are_missing(tmp_path: Path) -> None:
+    touch(tmp_path / "one/y.mp4", tmp_path / "two/x.mp4")
+    (tmp_path / "one/x.mp4").symlink_to(tmp_path / "nowhere")
+    assert list(named(tmp_path / "one", tmp_path / "two")) == ["two/x.mp4", "x.mp4", "y.mp4"]
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from typing import Annotated, Literal, NoReturn
 
 import tyro
 from rich.console import Console
+from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
 
 from vivi.errors import UserError
@@ -40,11 +43,10 @@ class Prepare:
         if not self.videos:
             raise UserError("name at least one video file, folder or manifest")
         rows = prepare(self.videos, self.out, self.settings, self.machine, console)
-        if not any(row.status == "ok" for row in rows):
-            print_summary(self.out, console)
-            raise UserError("none of the videos could be used")
         print_summary(self.out, console)
-        console.print(f"look at it: vivi inspect {self.out} --out page/")
+        if not any(row.status == "ok" for row in rows):
+            raise UserError("none of the videos could be used")
+        console.print(f"look at it: vivi inspect {shlex.quote(str(self.out))} --out page/", soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Inspect:
         from vivi.inspect.page import write_page
 
         page = write_page(self.corpus, self.out, self.videos, self.seed)
-        console.print(f"open {page}")
+        console.print(f"open {page}", soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ class Synthesize:
         from vivi.synthetic.synthesize import synthesize
 
         synthesize(self.out, self.settings)
-        console.print(f"prepare them: vivi prepare {self.out} --out corpus/ --rate 5")
+        console.print(
+            f"prepare them: vivi prepare {shlex.quote(str(self.out))} --out corpus/ --rate 5", soft_wrap=True
+        )
 
 
 @dataclass(frozen=True)
@@ -132,16 +136,22 @@ Command = (
 
 def main() -> None:
     """Runs a command; what is wrong is said in one line."""
-    console = Console()
-    command = tyro.cli(Command, prog="vivi", description="Image representations from unlabelled video.")
+    # Names of files are no markup, whatever brackets they hold.
+    console, errors = (Console(stderr=stderr, markup=False, highlight=False) for stderr in (False, True))
     signal.signal(signal.SIGTERM, _interrupt)
+    command: Command | None = None
     try:
+        command = tyro.cli(Command, prog="vivi", description="Image representations from unlabelled video.")
         command.run(console)
     except UserError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
+        errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has left
         sys.exit(1)
     except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; the same command goes on from here")
+        resumes = isinstance(command, Prepare | Synthesize | Demo)
+        errors.print("stopped; the same command goes on from here" if resumes else "stopped")
         sys.exit(130)
 
 

@@ -18,7 +18,7 @@ from vivi.video.statistics import print_summary
 def demo(out: Path, videos: int, console: Console) -> None:
     """Synthesizes videos, prepares them, and shows the corpus on a page; a second run reuses what is there."""
     console.rule(f"1  synthesize {videos} videos")
-    synthesize(out / "videos", SynthesizeSettings(videos=videos))
+    synthesize(out / "videos", SynthesizeSettings(videos=videos, tasks=False))
     console.rule("2  prepare: decode, find shots, write the corpus")
     prepare([out / "videos"], out / "corpus", PrepareSettings(rate=5.0), console=console)
     print_summary(out / "corpus", console)

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from vivi.errors import UserError
 from vivi.machine import available_cores
+from vivi.video.container import UnusableVideo
 from vivi.video.decode import VideoInfo, sample_frames
 
 
@@ -51,11 +52,11 @@ def bench_prepare(
     console: Console,
 ) -> list[Measured]:
     """Measures every file, repeated so that ffmpeg works on a copy for `work_seconds`; then all files together."""
-    _check_tools(files)
+    _check(files, work_seconds, copies, rate, rounds)
     measured = []
     with tempfile.TemporaryDirectory(prefix="vivi-bench-") as scratch:
         folder = Path(scratch)
-        long_files = [_repeat(file, work_seconds, rate, folder) for file in files]
+        long_files = [_repeat(file, work_seconds, rate, folder / str(index)) for index, file in enumerate(files)]
         for file, long_file in zip(files, long_files, strict=True):
             measured.append(_measure(file.name, _copies(long_file, copies), rate, rounds, folder))
             _print_row(measured[-1], console)
@@ -67,7 +68,7 @@ def bench_prepare(
     return measured
 
 
-def _check_tools(files: Sequence[Path]) -> None:
+def _check(files: Sequence[Path], work_seconds: float, copies: int, rate: float, rounds: int) -> None:
     if shutil.which("ffmpeg") is None:
         raise UserError("vivi bench prepare compares with ffmpeg; install it (Debian: apt install ffmpeg)")
     try:
@@ -79,14 +80,15 @@ def _check_tools(files: Sequence[Path]) -> None:
             raise UserError(f"{file} is not a file; vivi bench prepare takes video files")
     if not files:
         raise UserError("name at least one video file")
+    for flag, value in (("--work", work_seconds), ("--copies", copies), ("--rounds", rounds), ("--rate", rate)):
+        if not 0 < value < math.inf:
+            raise UserError(f"{flag} is {value}; it must be positive")
 
 
 def _repeat(file: Path, work_seconds: float, rate: float, folder: Path) -> Path:
     """The file, looped without encoding it again, until ffmpeg takes long enough for start-up not to count."""
-    info = VideoInfo()
-    for _ in sample_frames(file, rate=0.1, info=info):
-        pass
-    loops = max(1, math.ceil(60 / max(info.seconds, 0.1)))
+    folder.mkdir()
+    loops = max(1, math.ceil(60 / max(_footage_seconds(file), 0.1)))
     looped = _loop(file, loops, folder)
     started = time.perf_counter()
     _run_ffmpeg([looped], rate, folder / "calibration")
@@ -164,8 +166,11 @@ def _check_call(command: list[str]) -> None:
 
 def _footage_seconds(file: Path) -> float:
     info = VideoInfo()
-    for _ in sample_frames(file, rate=0.1, info=info):
-        pass
+    try:
+        for _ in sample_frames(file, rate=0.1, info=info):
+            pass
+    except UnusableVideo as error:
+        raise UserError(f"{file} cannot be used: {error}") from None
     return info.seconds
 
 
@@ -185,7 +190,7 @@ def _print_table(measured: Sequence[Measured], rate: float, console: Console) ->
         times = [f"{statistics.median(one.seconds[tool]):.1f}" for tool in ("ffmpeg", "scenedetect", "vivi")]
         ratios = [_spread(one.ratio(tool)) for tool in ("ffmpeg", "scenedetect")]
         table.add_row(one.file, f"{one.footage_seconds / 60:.1f} min", *times, *ratios)
-    console.print(table, width=max(console.width, 120), crop=False)
+    Console(width=max(console.width, 120)).print(table)
 
 
 def _as_json(measured: Sequence[Measured], rate: float) -> dict[str, object]:

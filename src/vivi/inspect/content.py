@@ -10,6 +10,7 @@ import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def _spread(items: NDArray[np.uint64], count: int, generator: np.random.Generato
 
 def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
     """Reads the shots of a video that are to be shown and writes their thumbnails into `folder`."""
-    spans = _spans(list(_shot_times(corpus, video)), 1 / corpus.settings["rate"], video.seconds)
+    spans = _spans(list(_shot_times(corpus, video)), video.seconds)
     runs = shown_runs(len(spans))
     limit = frames_per_shot(sum(map(len, runs)))
     shots: list[ShownShot] = []
@@ -185,15 +186,13 @@ def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
     return Strip(video, spans, tuple(shots))
 
 
-def _spans(shots: Sequence[Sequence[float]], step: float, seconds: float) -> tuple[tuple[float, float], ...]:
-    """(start, seconds) of shots, given the times of their frames: one grid step past the last frame at most."""
+def _spans(shots: Sequence[Sequence[float]], seconds: float) -> tuple[tuple[float, float], ...]:
+    """(start, seconds) of shots, given the times of their frames: a boundary lies midway between two frames."""
     if not shots:
         return ()
-    end = max(shots[0][0] + seconds, shots[-1][-1])
-    limits = [*(times[0] for times in shots[1:]), end]
-    return tuple(
-        (times[0], min(times[-1] + step, limit) - times[0]) for times, limit in zip(shots, limits, strict=True)
-    )
+    middles = [(before[-1] + after[0]) / 2 for before, after in pairwise(shots)]
+    limits = [shots[0][0], *middles, max(shots[0][0] + seconds, shots[-1][-1])]
+    return tuple((start, end - start) for start, end in pairwise(limits))
 
 
 def _shot_times(corpus: Corpus, video: VideoRow) -> Iterator[list[float]]:

@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vivi.errors import UserError
-from vivi.machine import available_cores
+from vivi.machine import available_cores, children_ignore_ctrl_c
 from vivi.synthetic.tasks import TASKS, Split, task_labels, write_task_images
 from vivi.synthetic.videos import plan_video, write_video
 
@@ -90,23 +90,23 @@ def synthesize(out: Path, settings: SynthesizeSettings, progress: bool = True) -
 
 def check_settings(settings: SynthesizeSettings) -> None:
     """Fail before any work when a setting makes no sense."""
-    least: dict[str, float] = {
-        "videos": 0,
-        "seconds": 1,
-        "seed": 0,
-        "size": 32,
-        "rate": 2,
-        "task_size": 32,
-        "task_train": 1,
-        "task_val": 1,
-        "task_test": 1,
-        "workers": 0,
+    bounds: dict[str, tuple[float, float]] = {
+        "videos": (0, 10_000_000),
+        "seconds": (1, 86_400),
+        "seed": (0, 2**63),
+        "size": (32, 2160),
+        "rate": (2, 240),
+        "task_size": (32, 2160),
+        "task_train": (1, 1_000_000),
+        "task_val": (1, 1_000_000),
+        "task_test": (1, 1_000_000),
+        "workers": (0, 4096),
     }
-    for name, smallest in least.items():
+    for name, (least, most) in bounds.items():
         value = getattr(settings, name)
-        if not value >= smallest:
+        if not least <= value <= most:
             flag = "--" + name.replace("_", "-")
-            raise UserError(f"synthesize: {name} is {value}; give {flag} at least {smallest:g}.")
+            raise UserError(f"{flag} is {value}; it must be between {least:g} and {most:g}")
 
 
 def recorded(settings: SynthesizeSettings) -> dict[str, Any]:
@@ -199,7 +199,8 @@ def finished_jobs(jobs: list[Job], workers: int) -> Iterator[Job]:
         return
     # Spawned, not forked: the caller may hold threads (torch, rich) that do not survive a fork.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = {pool.submit(job.function, *job.arguments): job for job in jobs}
+        with children_ignore_ctrl_c():  # the pool starts its processes when it is given work
+            futures = {pool.submit(job.function, *job.arguments): job for job in jobs}
         try:
             for future in as_completed(futures):
                 future.result()

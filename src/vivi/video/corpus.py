@@ -193,6 +193,8 @@ def shard_numbers(corpus: Path) -> list[int]:
 def open_shard(path: Path, columns: Sequence[str] = tuple(SHOT_SCHEMA.names)) -> pa.RecordBatchFileReader:
     """Maps a shard, or some of its columns, into memory; rows are read from the page cache without a copy."""
     options = pa.ipc.IpcReadOptions(included_fields=[SHOT_SCHEMA.get_field_index(name) for name in columns])
+    if not path.exists():
+        raise UserError(f"{path} is missing; run the same vivi prepare again to make it anew")
     try:
         return pa.ipc.open_file(pa.memory_map(str(path)), options=options)
     except (OSError, pa.ArrowInvalid) as error:
@@ -221,15 +223,15 @@ def read_videos(corpus: Path) -> list[VideoRow]:
     path = corpus / "videos.parquet"
     if not path.exists():
         return []
-    batches = _read_table(path).select(VIDEO_SCHEMA.names).to_batches(max_chunksize=1 << 16)
+    batches = _read_table(path).to_batches(max_chunksize=1 << 16)
     return [VideoRow(**row) for batch in batches for row in batch.to_pylist()]
 
 
 def _read_table(path: Path) -> pa.Table:
     try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path} cannot be read ({error}); delete it and run prepare again") from None
+        return pq.read_table(path).select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise UserError(f"{path} is damaged or not ours ({error}); delete it and run prepare again") from None
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,9 @@ class Corpus:
         self.videos = _read_table(self.path / "videos.parquet")
 
     def shots(self, video: dict[str, Any]) -> Iterator[Shot]:
-        """The shots of a video, given as a row of `videos`, in order."""
+        """The shots of a video, given as a row of `videos`, in order; none of a skipped one."""
+        if video["shard"] is None:
+            return
         reader = open_shard(shard_path(self.path, video["shard"]))
         row = 0
         for index in range(reader.num_record_batches):
@@ -273,7 +277,7 @@ def read_settings(corpus: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{corpus} is no corpus: it has no corpus.json; make one with vivi prepare") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} cannot be read ({error}); prepare into another folder") from None
     version = settings.get("format_version") if isinstance(settings, dict) else None
     if version != FORMAT_VERSION:
         raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")

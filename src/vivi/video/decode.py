@@ -302,24 +302,29 @@ class _Pass:
         skipping = not self.watching
         last: int | None = None  # decoding time of the packet before
         offset = 0
-        try:
-            for packet in container.demux(stream):
-                if packet.size == 0:
-                    continue  # a gap in AVI; the decoder would take it for the end
-                if packet.dts is not None:
-                    if last is not None and self._seconds(packet.dts + offset - last) < -CLOCK_RESET_SECONDS:
-                        offset = last + (packet.duration or round(self.period / self._seconds(1))) - packet.dts
-                    last = packet.dts + offset
-                if offset:
-                    packet.dts = _shifted(packet.dts, offset)
-                    packet.pts = _shifted(packet.pts, offset)
-                if skipping and (packet.pts is None or self._seconds(packet.pts) >= self.skip_until):
-                    skipping = False
-                    stream.codec_context.skip_frame = "DEFAULT"
-                self.heartbeat((packet.pos or 0) / size, max(0.0, self.end - self.start))
-                yield packet
-        except (FFmpegError, OSError) as error:
-            self.info.note(f"reading broke off: {in_words(error)}")
+        packets = container.demux(stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except (FFmpegError, OSError) as error:
+                self.info.note(f"reading broke off: {in_words(error)}")
+                break
+            if packet is None:
+                break
+            if packet.size == 0:
+                continue  # a gap in AVI; the decoder would take it for the end
+            if packet.dts is not None:
+                if last is not None and self._seconds(packet.dts + offset - last) < -CLOCK_RESET_SECONDS:
+                    offset = last + (packet.duration or round(self.period / self._seconds(1))) - packet.dts
+                last = packet.dts + offset
+            if offset:
+                packet.dts = _shifted(packet.dts, offset)
+                packet.pts = _shifted(packet.pts, offset)
+            if skipping and (packet.pts is None or self._seconds(packet.pts) >= self.skip_until):
+                skipping = False
+                stream.codec_context.skip_frame = "DEFAULT"
+            self.heartbeat((packet.pos or 0) / size, max(0.0, self.end - self.start))
+            yield packet
         yield None
 
     def _extend(self, packet: _Packet) -> None:

@@ -6,10 +6,12 @@ file, or is stopped by its alarm because it hangs) costs its own video at most, 
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import logging
 import multiprocessing
 import signal
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -17,6 +19,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from vivi.errors import UserError
+from vivi.machine import children_ignore_ctrl_c
 from vivi.video.corpus import StorageError
 from vivi.video.piece import STALL_SECONDS, PreparedVideo, VideoTask, prepare_video
 
@@ -85,7 +88,8 @@ def _start(task: VideoTask, tries: int = 1) -> _Worker:
     context = multiprocessing.get_context("spawn")  # forked decoders and locks do not mix
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
-    process.start()
+    with children_ignore_ctrl_c():
+        process.start()
     theirs.close()
     ours.send(task)
     return _Worker(process, ours, task, tries)
@@ -107,7 +111,6 @@ def _death(worker: _Worker) -> str:
 
 def _work(connection: Connection[Any, Any]) -> None:
     """A worker process: tasks in; progress and outcomes out; ends when the other side is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
     try:
         while True:
             task = connection.recv()
@@ -123,12 +126,22 @@ def _attempt(task: VideoTask, report: Callable[[float, float], None] | None = No
         return error
 
 
+def check_ray(address: str) -> None:
+    """Raises one line, soon, where Ray itself would try for minutes."""
+    if importlib.util.find_spec("ray") is None:
+        raise UserError("--engine ray needs Ray: pip install 'vivi[ray]'")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise UserError(f"no Ray cluster at --ray-address {address}: {error.strerror or error}") from None
+
+
 def run_on_ray(tasks: Iterable[VideoTask], address: str, report: Report) -> Iterator[Outcome]:
     """Runs the tasks on a Ray cluster, or on a local one that is started if no address is given."""
-    try:
-        import ray
-    except ImportError:
-        raise UserError("--engine ray needs Ray: pip install 'vivi[ray]'") from None
+    import ray
+
     started = not ray.is_initialized()
     if started:
         try:

@@ -64,9 +64,9 @@ class PrepareSettings:
             (not 0 < self.rate <= 1000, "--rate", "a positive number up to 1000"),
             (not 16 <= self.short_side <= 4096, "--short-side", "between 16 and 4096"),
             (not 1 <= self.jpeg_quality <= 95, "--jpeg-quality", "between 1 and 95"),
-            (not self.shot_threshold > 0, "--shot-threshold", "positive"),
-            (not self.min_shot_seconds >= 0, "--min-shot-seconds", "0 or more"),
-            (not self.max_shot_seconds >= 0, "--max-shot-seconds", "0 or more"),
+            (not 0 < self.shot_threshold <= 1, "--shot-threshold", "above 0 and at most 1"),
+            (not 0 <= self.min_shot_seconds <= 3600, "--min-shot-seconds", "between 0 and 3600"),
+            (not 0 <= self.max_shot_seconds < math.inf, "--max-shot-seconds", "0 or more"),
             (not self.max_shot_frames >= 1, "--max-shot-frames", "1 or more"),
             (not 0 <= self.test_fraction <= 1, "--test-fraction", "between 0 and 1"),
         ):

@@ -10,18 +10,21 @@ same command after an interruption goes on where it was, and ends with the same 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import av
 from rich.console import Console
 
 from vivi.errors import UserError
 from vivi.machine import available_cores
+from vivi.video.container import UnusableVideo, open_video
 from vivi.video.corpus import (
     ShotWriter,
     StorageError,
@@ -35,7 +38,7 @@ from vivi.video.corpus import (
     write_settings,
     write_videos,
 )
-from vivi.video.engines import Outcome, run_locally, run_on_ray
+from vivi.video.engines import Outcome, check_ray, run_locally, run_on_ray
 from vivi.video.piece import (
     PreparedVideo,
     PrepareSettings,
@@ -63,6 +66,15 @@ class Machine:
     retry_skipped: bool = False
     """Try the videos again that an earlier run skipped."""
 
+    def check(self) -> None:
+        """Raises the one line a wrong argument deserves."""
+        if self.workers < 0:
+            raise UserError(f"--workers is {self.workers}; it must be 0 or more")
+        if not 0 < self.shard_megabytes <= 2**20:
+            raise UserError(f"--shard-megabytes is {self.shard_megabytes}; it must be positive, up to {2**20}")
+        if self.engine == "ray":
+            check_ray(self.ray_address)
+
 
 def prepare(
     arguments: Sequence[Path],
@@ -78,6 +90,7 @@ def prepare(
     settings, machine = settings or PrepareSettings(), machine or Machine()
     console = console or Console()
     settings.check()
+    machine.check()
     listing = list_sources(arguments)
     if listing.ignored:
         kinds = ", ".join(f"{count} {suffix}" for suffix, count in listing.ignored.most_common(5))
@@ -86,12 +99,10 @@ def prepare(
         raise UserError(f"no videos found in {', '.join(map(str, arguments))}")
     try:
         with _locked(out, settings):
-            committed = _committed_rows(out)
-            tasks = _pending_tasks(listing.sources, committed, out, settings, machine)
+            rows = _committed_rows(out)
+            tasks = _pending_tasks(listing.sources, rows, out, settings, machine)
             if len(tasks) < len(listing.sources):
-                console.print(f"{len(listing.sources) - len(tasks)} videos are in the corpus already", style="dim")
-            retried = {task.source.video for task in tasks}
-            rows = [row for row in committed if row.video not in retried]
+                console.print(f"in the corpus already: {len(listing.sources) - len(tasks)} videos", style="dim")
             packer = _Packer(out, rows, round(machine.shard_megabytes * 2**20))
             try:
                 _run(tasks, packer, machine, console)
@@ -99,35 +110,49 @@ def prepare(
                 # Also when interrupted: what is in the shards so far is a valid corpus.
                 packer.write_table()
             shutil.rmtree(out / "work")
-            return packer.rows
+            return list(packer.rows.values())
     except StorageError as error:
         raise UserError(
             f"cannot write {error}; what is in {out} stays valid: make room and run the same command again"
         ) from error
+    except OSError as error:
+        raise UserError(f"cannot work in {out}: {error}; see to it and run the same command again") from error
 
 
 @contextmanager
 def _locked(out: Path, settings: PrepareSettings) -> Iterator[None]:
     """Makes or opens the corpus, with these settings and for this process alone."""
     try:
-        (out / "shards").mkdir(parents=True, exist_ok=True)
-        (out / "work").mkdir(exist_ok=True)
-        lock = (out / "work" / "lock").open("w")
+        out.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out, os.O_RDONLY)
     except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another vivi prepare is writing to {out}; wait for it to end") from None
+        raise UserError(f"cannot write to {out}: {error.strerror}; choose another --out") from None
+    try:
+        _take(lock, out)
         if (out / "corpus.json").exists():
             _check_same_settings(out, settings)
+        elif any(not path.match("corpus.json.*.tmp") for path in out.iterdir()):
+            raise UserError(f"{out} holds other files and is no corpus; choose a new or empty folder for --out")
         else:
             write_settings(out, asdict(settings))
+        for folder in ("shards", "work"):
+            (out / folder).mkdir(exist_ok=True)
         for pattern in ("corpus.json.*.tmp", "videos.parquet.*.tmp", "work/*.tmp", "shards/*.tmp"):
             for leftover in out.glob(pattern):
                 leftover.unlink(missing_ok=True)
         yield
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int, out: Path) -> None:
+    """Locks the folder for as long as this process lives, on file systems that can."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another vivi prepare is writing to {out}; wait for it to end") from None
+    except OSError:
+        return
 
 
 def _check_same_settings(out: Path, settings: PrepareSettings) -> None:
@@ -141,7 +166,7 @@ def _check_same_settings(out: Path, settings: PrepareSettings) -> None:
             )
 
 
-def _committed_rows(out: Path) -> list[VideoRow]:
+def _committed_rows(out: Path) -> dict[str, VideoRow]:
     """The videos that are safely in the corpus, from the table and from shards it does not know yet."""
     table = read_videos(out)
     numbers = shard_numbers(out)
@@ -152,25 +177,42 @@ def _committed_rows(out: Path) -> list[VideoRow]:
         for row in shard_videos(shard_path(out, number)):
             rows.pop(row.video, None)  # skipped before; its new row comes where an undisturbed run has it
             rows[row.video] = row
-    return list(rows.values())
+    return rows
 
 
 def _pending_tasks(
-    sources: Sequence[Source],
-    committed: Sequence[VideoRow],
-    out: Path,
-    settings: PrepareSettings,
-    machine: Machine,
+    sources: Sequence[Source], rows: dict[str, VideoRow], out: Path, settings: PrepareSettings, machine: Machine
 ) -> list[VideoTask]:
-    """The videos still to prepare, in the order of their names."""
-    named = name_apart(sources, {row.video: row.path for row in committed})
-    done = {row.video for row in committed if row.status == "ok" or not machine.retry_skipped}
-    pending = [source for source in named if source.video not in done]
+    """The videos still to prepare, in the order of their names; moved ones get their new path in `rows`."""
+    named = name_apart(
+        sources,
+        {row.video: row.path for row in rows.values()},
+        lambda video, path: not os.path.exists(rows[video].path) and _is_same_video(rows[video], path),
+    )
+    pending = []
+    for source in named:
+        row = rows.get(source.video)
+        if row is None or (row.status == "skipped" and machine.retry_skipped):
+            pending.append(source)
+        elif row.path != text(source.path):
+            rows[source.video] = replace(row, path=text(source.path))
     # A few long videos on many cores: let FFmpeg use what the pool leaves idle (and, as it does itself, one more).
     spare = available_cores() // max(1, min(machine.workers or available_cores(), len(pending)))
     threads = spare + 1 if spare > 1 else 1
     folder = str((out / "work").absolute())
     return [VideoTask(source, folder, settings, threads) for source in pending]
+
+
+def _is_same_video(row: VideoRow, path: str) -> bool:
+    """Whether a file looks like the one a row was made from, by what its header says."""
+    try:
+        with ExitStack() as opened:
+            container, stream = open_video(path, opened)
+            seconds = (container.duration or 0) / av.time_base
+            codec = stream.codec_context.codec.canonical_name
+    except UnusableVideo:
+        return False
+    return row.status == "ok" and row.codec == codec and abs(row.seconds - seconds) < 0.5
 
 
 def _run(tasks: list[VideoTask], packer: _Packer, machine: Machine, console: Console) -> None:
@@ -207,10 +249,10 @@ def _give_up(outcome: Outcome) -> PreparedVideo:
 class _Packer:
     """Moves finished pieces into shards, in the order of the videos' names, in a thread beside the engine."""
 
-    def __init__(self, out: Path, rows: list[VideoRow], shard_bytes: int) -> None:
+    def __init__(self, out: Path, rows: dict[str, VideoRow], shard_bytes: int) -> None:
         self.out = out
         self.shard_bytes = shard_bytes
-        self.rows = rows  # of all videos in the corpus so far
+        self.rows = rows  # of all videos in the corpus so far, by name
         self._order: Iterator[VideoTask] = iter(())
         self._next: VideoTask | None = None
         self._finished: dict[str, PreparedVideo] = {}
@@ -237,6 +279,7 @@ class _Packer:
 
     def finish(self) -> None:
         """Packs what is left and waits for everything."""
+        assert self._next is None, f"nothing came of {self._next}"
         self._pack_group()
         self._collect()
 
@@ -245,7 +288,7 @@ class _Packer:
         self._collect()
         self._thread.shutdown()
         if self.rows:
-            write_videos(self.out, self.rows)
+            write_videos(self.out, list(self.rows.values()))
 
     def _pack_group(self) -> None:
         self._collect()  # one shard at a time: none may be in place before the one before it
@@ -257,8 +300,9 @@ class _Packer:
     def _collect(self) -> None:
         """Waits for the shard that is being packed."""
         packing, self._packing = self._packing, None
-        if packing is not None:
-            self.rows += packing.result()
+        for row in packing.result() if packing is not None else []:
+            self.rows.pop(row.video, None)  # skipped before, and tried again
+            self.rows[row.video] = row
 
 
 def pack(out: Path, shard: int, group: Sequence[tuple[VideoTask, PreparedVideo]]) -> list[VideoRow]:

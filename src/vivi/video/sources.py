@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -49,7 +49,7 @@ def list_sources(arguments: Sequence[Path]) -> Listing:
     """Every video named by the arguments, once, in the order of their names."""
     listing = Listing()
     for argument in arguments:
-        if not argument.exists():
+        if not os.path.exists(argument):
             raise UserError(f"{argument} does not exist; give video files, folders or a manifest")
         if argument.is_dir():
             listing.sources += _in_folder(argument, listing.ignored)
@@ -62,22 +62,24 @@ def list_sources(arguments: Sequence[Path]) -> Listing:
     return listing
 
 
-def name_apart(sources: Iterable[Source], taken: dict[str, str]) -> list[Source]:
+def name_apart(
+    sources: Iterable[Source], taken: dict[str, str], moved: Callable[[str, str], bool] = lambda video, path: False
+) -> list[Source]:
     """Gives every source a name of its own, sorted by name.
 
     `taken` maps the names in the corpus to their paths. A name that another file has is lengthened by the folders
-    above it, as many as it takes. A video whose old file is gone keeps its name: it was moved.
+    above it, as many as it takes. A video keeps its name where `moved(name, new path)` says that it is the same.
     """
     names = {path: name for name, path in taken.items()}
-    owners = dict(taken)
+    given: set[str] = set()
     named = []
     for source in sorted(sources, key=lambda source: (source.video, source.path)):
         path = text(source.path)
         video = names.get(path) or source.video
         folders = list(Path(path).parent.parts)[: -len(Path(source.video).parent.parts) or None]
-        while folders and owners.get(video, path) != path and os.path.exists(owners[video]):
-            video = f"{folders.pop().strip(os.sep)}/{video}"
-        owners[video] = path
+        while video in given or (taken.get(video, path) != path and not moved(video, source.path)):
+            video = f"{folders.pop().strip(os.sep)}/{video}" if folders else f"{video}'"
+        given.add(video)
         named.append(Source(video, source.path, source.split, source.problem))
     return sorted(named, key=lambda source: source.video)
 
@@ -116,7 +118,10 @@ def _in_manifest(manifest: Path) -> Iterator[Source]:
         path, split = row.get("path") or "", row.get("split") or None
         where = f"{manifest.name}, row {line}"
         if not path:
-            yield Source(where, where, problem="no path in the manifest")
+            yield Source(where, f"{os.path.abspath(manifest)}, row {line}", problem="no path in the manifest")
+            continue
+        if "\0" in path:
+            yield Source(where, f"{os.path.abspath(manifest)}, row {line}", problem="its path holds a zero byte")
             continue
         absolute = os.path.abspath(manifest.parent / path)
         video = row.get("video") or _relative_name(absolute, manifest.parent)
