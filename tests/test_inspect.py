@@ -158,7 +158,7 @@ def test_film_strips(corpus: Path, tmp_path: Path) -> None:
     page = Page(write_page(corpus, tmp_path / "page"))
     assert page.strips == sorted(name.lower() for name in [*NASTY, "long.mp4", UNBROKEN])
     assert "30 shots 1 min 37 s 192×128 h264 test" in page.text
-    assert "Shot 2 3 of 40 frames from 0:01 · 40.0 s" in page.text
+    assert re.search(r"Shot 2 3 of 40 frames from \S+ · 40.0 s", page.text)
     assert page.text.count("9 shots left out") == 2
     assert "Partly damaged: 3 damaged frames left out" in page.text
     assert page.text.count("damaged 0:01") == 1
@@ -274,7 +274,7 @@ def test_damaged_and_missing_shards_are_named(corpus: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match=r"00000\.arrow is damaged"):
         write_page(corpus, tmp_path / "page")
     shard.unlink()
-    with pytest.raises(UserError, match=r"00000\.arrow is damaged"):
+    with pytest.raises(UserError, match=r"00000\.arrow is missing"):
         write_page(corpus, tmp_path / "page")
 
 

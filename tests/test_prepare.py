@@ -363,11 +363,17 @@ def test_a_folder_with_other_files_is_not_taken_for_a_corpus(videos: Path, tmp_p
 
 
 def test_names_in_brackets_are_shown_as_they_are(videos: Path, tmp_path: Path, vivi: Run) -> None:
-    (tmp_path / "Film [/red] [eztv].mp4").write_text("no video")
-    done = vivi("prepare", tmp_path, videos / "a.mp4", "--out", tmp_path / "corpus [bold]")
+    folder = tmp_path / "["
+    (folder / "Film [").mkdir(parents=True)
+    (folder / "Film [" / "red] [eztv].mp4").write_text("no video")
+    done = vivi("prepare", folder, videos / "a.mp4", "--out", tmp_path / "corpus [bold]")
     assert done.returncode == 0, done.stderr
-    assert "[eztv]" in done.stdout and "vivi inspect '" in done.stdout and "corpus [bold]'" in done.stdout
-    done = vivi("prepare", tmp_path / "nope [/red].mp4", "--out", tmp_path / "c")
+    assert (
+        "[eztv]" in done.stdout.replace("\n", "")
+        and "vivi inspect '" in done.stdout
+        and "corpus [bold]'" in done.stdout
+    )
+    done = vivi("prepare", tmp_path / "nope [" / "red].mp4", "--out", tmp_path / "c")
     assert done.stderr.startswith("error: ") and "nope [/red].mp4 does not exist" in done.stderr
 
 
