@@ -54,8 +54,8 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def vivi() -> Run:
     """Runs a vivi command to its end."""
 
-    def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "vivi", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)  # type: ignore[call-overload, no-any-return]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
     return run

@@ -674,5 +674,5 @@ def test_packets_nothing_refers_to_are_known_without_decoding(name: str, suffix:
         stream = container.streams.video[0]
         unreferenced = unreferenced_test(stream)
         packets = [packet for packet in container.demux(stream) if packet.size]
-        kept = {(packet.pts or 0) * packet.time_base for packet in packets if not unreferenced(bytes(packet))}
+        kept = {(packet.pts or 0) * packet.time_base for packet in packets if not unreferenced(packet)}
     assert kept == needed

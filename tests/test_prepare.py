@@ -341,7 +341,7 @@ def test_a_worker_whose_parent_was_killed_leaves_no_half_video(tmp_path: Path) -
     flags = ["prepare", tmp_path / "long.mp4", "--out", out, "--rate", 10]
     running = start(*flags)
     while not any((out / "work").glob("*.tmp")):
-        assert running.poll() is None
+        assert running.poll() is None, running.communicate()
         time.sleep(0.01)
     running.kill()
     running.wait()

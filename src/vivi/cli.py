@@ -16,12 +16,12 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
 
 from vivi.errors import UserError
-from vivi.machine import available_cores
-from vivi.synthetic.synthesize import SynthesizeSettings
+from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
 from vivi.video.piece import PrepareSettings
-from vivi.video.prepare import Machine
+from vivi.video.prepare import Machine, prepare
+from vivi.video.statistics import print_summary
 
-# Modules a command needs are imported where it runs: `vivi --help` answers at once.
+# What only one command needs, and the flags do not, is imported where it runs: `vivi --help` answers at once.
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,6 @@ class Prepare:
     machine: OmitArgPrefixes[Machine] = field(default_factory=Machine)
 
     def run(self, console: Console) -> None:
-        from vivi.video.prepare import prepare
-        from vivi.video.statistics import print_summary
-
         if not self.videos:
             raise UserError("name at least one video file, folder or manifest")
         rows = prepare(self.videos, self.out, self.settings, self.machine, console)
@@ -78,8 +75,6 @@ class Synthesize:
     settings: OmitArgPrefixes[SynthesizeSettings] = field(default_factory=SynthesizeSettings)
 
     def run(self, console: Console) -> None:
-        from vivi.synthetic.synthesize import synthesize
-
         synthesize(self.out, self.settings)
         console.print(
             f"prepare them: vivi prepare {shlex.quote(str(self.out))} --out corpus/ --rate 5", soft_wrap=True
@@ -95,8 +90,8 @@ class Bench:
     """Video files."""
     work: float = 10.0
     """Repeat each file until ffmpeg is busy with it for this many seconds, so that start-up does not count."""
-    copies: int = available_cores()
-    """How many copies of each repeated file; 1 measures a single long video."""
+    copies: int = 0
+    """How many copies of each repeated file; 0: one for each core, 1: a single long video."""
     rate: float = 1.0
     """Frames a second."""
     rounds: int = 3

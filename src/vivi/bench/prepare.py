@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -58,7 +59,9 @@ def bench_prepare(
         folder = Path(scratch)
         long_files = [_repeat(file, work_seconds, rate, folder / str(index)) for index, file in enumerate(files)]
         for file, long_file in zip(files, long_files, strict=True):
-            measured.append(_measure(file.name, _copies(long_file, copies), rate, rounds, folder))
+            measured.append(
+                _measure(file.name, _copies(long_file, copies or available_cores()), rate, rounds, folder)
+            )
             _print_row(measured[-1], console)
         if len(files) > 1:
             measured.append(_measure("all together", long_files, rate, rounds, folder))
@@ -80,9 +83,11 @@ def _check(files: Sequence[Path], work_seconds: float, copies: int, rate: float,
             raise UserError(f"{file} is not a file; vivi bench prepare takes video files")
     if not files:
         raise UserError("name at least one video file")
-    for flag, value in (("--work", work_seconds), ("--copies", copies), ("--rounds", rounds), ("--rate", rate)):
+    for flag, value in (("--work", work_seconds), ("--rounds", rounds), ("--rate", rate)):
         if not 0 < value < math.inf:
             raise UserError(f"{flag} is {value}; it must be positive")
+    if copies < 0:
+        raise UserError(f"--copies is {copies}; it must be 0 or more")
 
 
 def _repeat(file: Path, work_seconds: float, rate: float, folder: Path) -> Path:
@@ -104,15 +109,13 @@ def _copies(file: Path, count: int) -> list[Path]:
 
 
 def _loop(file: Path, times: int, folder: Path) -> Path:
-    looped = folder / f"{file.stem}-looped{file.suffix}"
-    _call(["ffmpeg", "-y", "-v", "error", "-stream_loop", str(times - 1), "-i", str(file), "-map", "0:v:0"], looped)
-    return looped
-
-
-def _call(command: list[str], looped: Path) -> None:
     """Copies the stream; containers that cannot hold it looped give way to Matroska."""
-    if subprocess.run([*command, "-c", "copy", str(looped)], capture_output=True).returncode != 0:
-        subprocess.run([*command, "-c", "copy", "-f", "matroska", str(looped)], check=True, capture_output=True)
+    looped = folder / f"{file.stem}-looped{file.suffix}"
+    source = ["-stream_loop", str(times - 1), "-i", str(file), "-map", "0:v:0", "-c", "copy"]
+    command = ["ffmpeg", "-y", "-v", "error", *source]
+    if subprocess.run([*command, str(looped)], capture_output=True).returncode != 0:
+        _check_call([*command, "-f", "matroska", str(looped)])
+    return looped
 
 
 def _measure(name: str, files: Sequence[Path], rate: float, rounds: int, folder: Path) -> Measured:
@@ -161,7 +164,8 @@ def _run_vivi(files: Sequence[Path], rate: float, out: Path) -> None:
 def _check_call(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise UserError(f"{command[0]} failed: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
+        said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise UserError(f"{shlex.join(command)[:80]}… failed: {said[-1]}")
 
 
 def _footage_seconds(file: Path) -> float:

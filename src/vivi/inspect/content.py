@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vivi.errors import UserError
-from vivi.video.corpus import Corpus, VideoRow, open_shard, shard_numbers, shard_path, write_atomically
+from vivi.video.corpus import Corpus, VideoRow, shard_numbers, shard_path, write_atomically
 from vivi.video.statistics import MAX_SHARDS_READ, Statistics, corpus_statistics, skipped_by_reason
 
 THUMBNAIL_PREFIX = "vivi-"
@@ -171,7 +171,7 @@ def _spread(items: NDArray[np.uint64], count: int, generator: np.random.Generato
 
 def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
     """Reads the shots of a video that are to be shown and writes their thumbnails into `folder`."""
-    spans = _spans(list(_shot_times(corpus, video)), video.seconds)
+    spans = _spans(corpus.times(asdict(video)), video.seconds)
     runs = shown_runs(len(spans))
     limit = frames_per_shot(sum(map(len, runs)))
     shots: list[ShownShot] = []
@@ -193,18 +193,6 @@ def _spans(shots: Sequence[Sequence[float]], seconds: float) -> tuple[tuple[floa
     middles = [(before[-1] + after[0]) / 2 for before, after in pairwise(shots)]
     limits = [shots[0][0], *middles, max(shots[0][0] + seconds, shots[-1][-1])]
     return tuple((start, end - start) for start, end in pairwise(limits))
-
-
-def _shot_times(corpus: Corpus, video: VideoRow) -> Iterator[list[float]]:
-    """The frame times of all shots of a video; the frames themselves stay on the disk."""
-    reader = open_shard(shard_path(corpus.path, video.shard or 0))
-    first = video.first_row or 0
-    row = 0
-    for index in range(reader.num_record_batches):
-        times = reader.get_batch(index).column("times")
-        start, stop = max(first - row, 0), min(first + video.shots - row, len(times))
-        yield from times.slice(start, max(stop - start, 0)).to_pylist()
-        row += len(times)
 
 
 def shown_runs(shots: int) -> list[range]:

@@ -25,10 +25,9 @@ def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path
 
     `videos` of its videos are shown as film strips; another `seed` shows others.
     """
-    if videos < 0:
-        raise UserError(f"--videos is {videos}; it must be 0 or more")
-    if seed < 0:
-        raise UserError(f"--seed is {seed}; it must be 0 or more")
+    for flag, value in (("--videos", videos), ("--seed", seed)):
+        if value < 0:
+            raise UserError(f"{flag} is {value}; it must be 0 or more")
     opened = Corpus(corpus)
     index = out / "index.html"
     _check_free(out, index)

@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vivi.errors import UserError
+from vivi.errors import UserError, check_ranges
 from vivi.machine import available_cores, children_ignore_ctrl_c
 from vivi.synthetic.tasks import TASKS, Split, task_labels, write_task_images
 from vivi.synthetic.videos import plan_video, write_video
@@ -90,7 +90,7 @@ def synthesize(out: Path, settings: SynthesizeSettings, progress: bool = True) -
 
 def check_settings(settings: SynthesizeSettings) -> None:
     """Fail before any work when a setting makes no sense."""
-    bounds: dict[str, tuple[float, float]] = {
+    ranges = {
         "videos": (0, 10_000_000),
         "seconds": (1, 86_400),
         "seed": (0, 2**63),
@@ -102,11 +102,7 @@ def check_settings(settings: SynthesizeSettings) -> None:
         "task_test": (1, 1_000_000),
         "workers": (0, 4096),
     }
-    for name, (least, most) in bounds.items():
-        value = getattr(settings, name)
-        if not least <= value <= most:
-            flag = "--" + name.replace("_", "-")
-            raise UserError(f"{flag} is {value}; it must be between {least:g} and {most:g}")
+    check_ranges(settings, ranges)
 
 
 def recorded(settings: SynthesizeSettings) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -138,20 +139,13 @@ class ShotWriter:
         self.temporary.unlink(missing_ok=True)
 
 
-class _storage:
+@contextmanager
+def _storage(path: Path) -> Iterator[None]:
     """Turns the OSErrors of writing into StorageError, so that they are never taken for a bad video."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, OSError):
-            raise StorageError(f"{self.path}: {os.strerror(error.errno) if error.errno else error}") from error
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path}: {os.strerror(error.errno) if error.errno else error}") from error
 
 
 def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
@@ -256,17 +250,26 @@ class Corpus:
 
     def shots(self, video: dict[str, Any]) -> Iterator[Shot]:
         """The shots of a video, given as a row of `videos`, in order; none of a skipped one."""
+        for batch in self._batches(video, SHOT_SCHEMA.names):
+            for shot in batch.to_pylist():
+                yield Shot(**shot)
+
+    def times(self, video: dict[str, Any]) -> list[list[float]]:
+        """The times of the frames of each of its shots; the frames themselves stay on the disk."""
+        return [times for batch in self._batches(video, ["times"]) for times in batch.column("times").to_pylist()]
+
+    def _batches(self, video: dict[str, Any], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a video, batch by batch."""
         if video["shard"] is None:
             return
-        reader = open_shard(shard_path(self.path, video["shard"]))
-        row = 0
+        reader = open_shard(shard_path(self.path, video["shard"]), columns)
+        start, end = video["first_row"], video["first_row"] + video["shots"]
+        first = 0  # row of the batch
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
-            first = max(video["first_row"] - row, 0)
-            last = min(video["first_row"] + video["shots"] - row, batch.num_rows)
-            for shot in batch.slice(first, max(last - first, 0)).to_pylist():
-                yield Shot(**shot)
-            row += batch.num_rows
+            if start < first + batch.num_rows and first < end:
+                yield batch.slice(max(start - first, 0), end - max(start, first))
+            first += batch.num_rows
 
 
 def read_settings(corpus: Path) -> dict[str, Any]:

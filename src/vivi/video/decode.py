@@ -232,7 +232,7 @@ class _Pass:
             unreferenced = unreferenced_test(stream)
             for packet in self._needed(packets, stream) if self.watching else packets:
                 try:
-                    left_out = self.watching and packet is not None and unreferenced(bytes(packet))
+                    left_out = self.watching and packet is not None and unreferenced(packet)
                     frames = [] if left_out else stream.decode(packet)
                 except FFmpegError:
                     damaged += 1
@@ -263,28 +263,34 @@ class _Pass:
 
     def _needed(self, packets: Iterator[_Packet | None], stream: VideoStream) -> Iterator[_Packet | None]:
         """Leaves out packets that lie before a key frame which is nearer to the next grid point than all of them."""
-        group: list[_Packet] = []  # from a key frame on, to the one before the next
-        group_bytes = 0
         skipped = False
-        for packet in packets:
-            ends = packet is None or packet.is_keyframe
-            if ends or len(group) >= MAX_GROUP_PACKETS or group_bytes >= MAX_GROUP_BYTES:
-                key_time = self._seconds(packet.pts) if packet and ends and packet.pts is not None else math.inf
-                while group and key_time > self._next_point_time():
-                    packet_now = group.pop(0)
-                    if skipped:
-                        stream.codec_context.flush_buffers()  # as after a seek: the frames before are missing
-                        self.awaited = self._seconds(packet_now.pts or 0)
-                        skipped = False
-                    yield packet_now
-                if group:
-                    self._skip(group)
+        for group, next_key_time in self._groups(packets):
+            for index, packet in enumerate(group):
+                if next_key_time <= self._next_point_time():
+                    self._skip(group[index:])
                     skipped = True
-                group, group_bytes = [], 0
+                    break
+                if skipped:
+                    stream.codec_context.flush_buffers()  # as after a seek: the frames before are missing
+                    self.awaited = self._seconds(packet.pts or 0)
+                    skipped = False
+                yield packet
+        yield None
+
+    def _groups(self, packets: Iterator[_Packet | None]) -> Iterator[tuple[list[_Packet], float]]:
+        """Yields the packets from each key frame to the next, with the time of that next one (inf: not known)."""
+        group: list[_Packet] = []
+        size = 0
+        for packet in packets:
+            if packet is None or packet.is_keyframe:
+                yield group, self._seconds(packet.pts) if packet and packet.pts is not None else math.inf
+                group, size = [], 0
+            elif len(group) >= MAX_GROUP_PACKETS or size >= MAX_GROUP_BYTES:
+                yield group, math.inf
+                group, size = [], 0
             if packet is not None:
                 group.append(packet)
-                group_bytes += packet.size
-        yield None
+                size += packet.size
 
     def _next_point_time(self) -> float:
         """The first grid point that the frames so far do not reach."""

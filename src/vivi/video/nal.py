@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from av.packet import Packet
 from av.video.stream import VideoStream
 
 
-def unreferenced_test(stream: VideoStream) -> Callable[[bytes], bool]:
-    """A function that says of a packet's bytes whether no other packet refers to it; False where that is unknown."""
+def unreferenced_test(stream: VideoStream) -> Callable[[Packet[VideoStream]], bool]:
+    """A function that says of a packet whether no other packet refers to it; False where that is unknown."""
     extradata = stream.codec_context.extradata or b""
-    prefixed = len(extradata) > 22 or (len(extradata) > 6 and stream.codec_context.codec.canonical_name == "h264")
-    prefixed = prefixed and extradata[0] == 1  # as in MP4 and Matroska; else start codes, as in MPEG-TS and AVI
     match stream.codec_context.codec.canonical_name:
         case "h264":
-            length = (extradata[4] & 3) + 1 if prefixed else 0
-            return lambda data: _all_pictures(data, length, _h264_unreferenced)
+            length = _length_bytes(extradata, 4)
+            return lambda packet: _all_pictures(bytes(packet), length, _h264_unreferenced)
         case "hevc":
-            length = (extradata[21] & 3) + 1 if prefixed else 0
-            return lambda data: _all_pictures(data, length, _hevc_unreferenced)
-    return lambda data: False
+            length = _length_bytes(extradata, 21)
+            return lambda packet: _all_pictures(bytes(packet), length, _hevc_unreferenced)
+    return lambda packet: False
+
+
+def _length_bytes(extradata: bytes, position: int) -> int:
+    """Bytes that hold the length of a unit, as in MP4 and Matroska; 0: start codes, as in MPEG-TS and AVI."""
+    return (extradata[position] & 3) + 1 if len(extradata) > position and extradata[0] == 1 else 0
 
 
 def _all_pictures(data: bytes, length: int, unreferenced: Callable[[int], bool | None]) -> bool:

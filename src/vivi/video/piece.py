@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
-from vivi.errors import UserError
+from vivi.errors import check_ranges
 from vivi.video.corpus import ShotWriter, Split, VideoRow, write_atomically
 from vivi.video.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
 from vivi.video.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
@@ -60,19 +60,17 @@ class PrepareSettings:
 
     def check(self) -> None:
         """Raises the one line a wrong argument deserves."""
-        for wrong, flag, wanted in (
-            (not 0 < self.rate <= 1000, "--rate", "a positive number up to 1000"),
-            (not 16 <= self.short_side <= 4096, "--short-side", "between 16 and 4096"),
-            (not 1 <= self.jpeg_quality <= 95, "--jpeg-quality", "between 1 and 95"),
-            (not 0 < self.shot_threshold <= 1, "--shot-threshold", "above 0 and at most 1"),
-            (not 0 <= self.min_shot_seconds <= 3600, "--min-shot-seconds", "between 0 and 3600"),
-            (not 0 <= self.max_shot_seconds < math.inf, "--max-shot-seconds", "0 or more"),
-            (not self.max_shot_frames >= 1, "--max-shot-frames", "1 or more"),
-            (not 0 <= self.test_fraction <= 1, "--test-fraction", "between 0 and 1"),
-        ):
-            if wrong:
-                value = getattr(self, flag.removeprefix("--").replace("-", "_"))
-                raise UserError(f"{flag} is {value}; it must be {wanted}")
+        ranges = {
+            "rate": (1e-6, 1000),
+            "short_side": (16, 4096),
+            "jpeg_quality": (1, 95),
+            "shot_threshold": (1e-6, 1),
+            "min_shot_seconds": (0, 3600),
+            "max_shot_seconds": (0, 1e6),
+            "max_shot_frames": (1, 1e6),
+            "test_fraction": (0, 1),
+        }
+        check_ranges(self, ranges)
 
     @property
     def shot_cap(self) -> int:
@@ -159,7 +157,7 @@ def _write_piece(
         settings.exact,
         task.threads,
         info,
-        _Heartbeat(info, report),
+        _Heartbeat(report),
     )
     if task.threads > 1:
         frames = _one_ahead(frames)
@@ -193,8 +191,7 @@ def _one_ahead(frames: Iterator[SampledFrame]) -> Iterator[SampledFrame]:
 class _Heartbeat:
     """Keeps the worker alive while packets come in, and reports progress now and then."""
 
-    def __init__(self, info: VideoInfo, report: Callable[[float, float], None] | None) -> None:
-        self.info = info
+    def __init__(self, report: Callable[[float, float], None] | None) -> None:
         self.report = report
         self.next_report = time.monotonic() + REPORT_SECONDS
         signal.alarm(STALL_SECONDS)

@@ -22,7 +22,7 @@ from typing import Literal
 import av
 from rich.console import Console
 
-from vivi.errors import UserError
+from vivi.errors import UserError, check_ranges
 from vivi.machine import available_cores
 from vivi.video.container import UnusableVideo, open_video
 from vivi.video.corpus import (
@@ -53,7 +53,7 @@ from vivi.video.sources import Source, list_sources, name_apart, text
 
 @dataclass(frozen=True)
 class Machine:
-    """Where to prepare; none of it changes the corpus."""
+    """Where and how to run; what a video becomes does not depend on it."""
 
     engine: Literal["local", "ray"] = "local"
     """A pool of local processes, or a Ray cluster."""
@@ -68,10 +68,7 @@ class Machine:
 
     def check(self) -> None:
         """Raises the one line a wrong argument deserves."""
-        if self.workers < 0:
-            raise UserError(f"--workers is {self.workers}; it must be 0 or more")
-        if not 0 < self.shard_megabytes <= 2**20:
-            raise UserError(f"--shard-megabytes is {self.shard_megabytes}; it must be positive, up to {2**20}")
+        check_ranges(self, {"workers": (0, 4096), "shard_megabytes": (1e-3, 2**20)})
         if self.engine == "ray":
             check_ray(self.ray_address)
 
@@ -103,7 +100,7 @@ def prepare(
             tasks = _pending_tasks(listing.sources, rows, out, settings, machine)
             if len(tasks) < len(listing.sources):
                 console.print(f"in the corpus already: {len(listing.sources) - len(tasks)} videos", style="dim")
-            packer = _Packer(out, rows, round(machine.shard_megabytes * 2**20))
+            packer = _Packer(out, rows, tasks, round(machine.shard_megabytes * 2**20))
             try:
                 _run(tasks, packer, machine, console)
             finally:
@@ -223,7 +220,6 @@ def _run(tasks: list[VideoTask], packer: _Packer, machine: Machine, console: Con
         if prepared and (prepared.row.status == "ok" or not machine.retry_skipped):
             finished[task.source.video] = prepared
     todo = [task for task in tasks if task.source.video not in finished]
-    packer.expect(tasks)
     with PrepareProgress(todo, console) as progress:
         packer.add(finished)
         for outcome in _engine(todo, machine, progress):
@@ -249,22 +245,18 @@ def _give_up(outcome: Outcome) -> PreparedVideo:
 class _Packer:
     """Moves finished pieces into shards, in the order of the videos' names, in a thread beside the engine."""
 
-    def __init__(self, out: Path, rows: dict[str, VideoRow], shard_bytes: int) -> None:
+    def __init__(self, out: Path, rows: dict[str, VideoRow], tasks: list[VideoTask], shard_bytes: int) -> None:
         self.out = out
         self.shard_bytes = shard_bytes
         self.rows = rows  # of all videos in the corpus so far, by name
-        self._order: Iterator[VideoTask] = iter(())
-        self._next: VideoTask | None = None
+        self._order = iter(tasks)
+        self._next = next(self._order, None)
         self._finished: dict[str, PreparedVideo] = {}
         self._group: list[tuple[VideoTask, PreparedVideo]] = []
         self._group_bytes = 0
         self._thread = ThreadPoolExecutor(1)
         self._packing: Future[list[VideoRow]] | None = None
         self._shard = max(shard_numbers(out), default=-1) + 1
-
-    def expect(self, tasks: list[VideoTask]) -> None:
-        self._order = iter(tasks)
-        self._next = next(self._order, None)
 
     def add(self, finished: dict[str, PreparedVideo]) -> None:
         """Takes finished videos and packs every full shard that they complete."""

@@ -8,18 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vivi.errors import UserError
+from vivi.video.corpus import Split
 
 _SUFFIXES = """
     264 265 3g2 3gp amv asf av1 avi divx dv f4v flv gif h264 h265 hevc insv ivf lrv m1v m2ts m2v m4v mjpeg mjpg mkv
     mod mov mp4 mpe mpeg mpg mpv mts mxf nut obu ogm ogv qt rm rmvb tod ts vob webm wmv wtv y4m
 """
 VIDEO_SUFFIXES = frozenset(f".{suffix}" for suffix in _SUFFIXES.split())
+SPLITS: dict[str | None, Split | None] = {None: None, "train": "train", "test": "test"}
 MANIFEST_SUFFIXES = (".txt", ".csv", ".parquet")
 
 
@@ -30,7 +31,7 @@ class Source:
     video: str
     """Its name in the corpus: unique, relative to the argument it was found under."""
     path: str
-    split: Literal["train", "test"] | None = None
+    split: Split | None = None
     """From a manifest; None: decided by a hash of the name."""
     problem: str = ""
     """Why it cannot even be tried, where that is known already."""
@@ -116,19 +117,17 @@ def _in_manifest(manifest: Path) -> Iterator[Source]:
     """Rows of a manifest; relative paths start at its folder. A bad row is a source with a problem."""
     for line, row in _manifest_rows(manifest):
         path, split = row.get("path") or "", row.get("split") or None
-        where = f"{manifest.name}, row {line}"
-        if not path:
-            yield Source(where, f"{os.path.abspath(manifest)}, row {line}", problem="no path in the manifest")
-            continue
-        if "\0" in path:
-            yield Source(where, f"{os.path.abspath(manifest)}, row {line}", problem="its path holds a zero byte")
+        if not path or "\0" in path:
+            problem = "its path holds a zero byte" if path else "no path in the manifest"
+            name = f"{manifest.name}, row {line}"
+            yield Source(name, os.path.join(os.path.abspath(manifest.parent), name), problem=problem)
             continue
         absolute = os.path.abspath(manifest.parent / path)
         video = row.get("video") or _relative_name(absolute, manifest.parent)
-        if split not in (None, "train", "test"):
-            yield Source(video, absolute, problem=f"split {split!r} in the manifest is neither train nor test")
+        if split in SPLITS:
+            yield Source(video, absolute, SPLITS[split])
         else:
-            yield Source(video, absolute, split)  # type: ignore[arg-type]
+            yield Source(video, absolute, problem=f"split {split!r} in the manifest is neither train nor test")
 
 
 def _relative_name(path: str, folder: Path) -> str:
