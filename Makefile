@@ -6,8 +6,9 @@ DEMO := demo
 
 .PHONY: test demo lint setup clean
 
+# Two workers with a thread each: torch's threads wait for each other by spinning, and two pairs of them on two cores crawl.
 test: lint
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 lint: setup
 	$(BIN)/ruff check .

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import av
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
+from runs import OFTEN, train
+
+from vivi.video.piece import PrepareSettings
+from vivi.video.prepare import Machine, prepare
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Disk = Callable[[int], Path]
 
 
 def write_video(
@@ -51,6 +59,42 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of twelve small videos of three sizes, with 1 to 6 shots of 3 to 11 frames, some of them held out.
+
+    Its index may be added to it; a test that changes anything else works on a copy.
+    """
+    folder = tmp_path_factory.mktemp("corpus")
+    for index in range(12):
+        size, seconds = [((96, 64), 2.0), ((64, 112), 0.8), ((80, 80), 1.4)][index % 3]
+        path = folder / "videos" / f"v{index:02d}.mp4"
+        write_video(path, shots=1 + index % 6, shot_seconds=seconds, seed=index, size=size)
+    settings = PrepareSettings(rate=5, short_side=48, min_shot_seconds=0.3, test_fraction=0.45)
+    machine = Machine(workers=2, shard_megabytes=0.05)
+    prepare([folder / "videos"], folder / "corpus", settings, machine, Console(quiet=True))
+    return folder / "corpus"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """Mounts a disk of so many bytes."""
+    mounted: list[Path] = []
+
+    def mount(size: int) -> Path:
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+            pytest.skip("mounting a small disk needs root")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
 def vivi() -> Run:
     """Runs a vivi command to its end."""
 
@@ -59,3 +103,32 @@ def vivi() -> Run:
         return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
     return run
+
+
+def contents(corpus: Path) -> dict[str, object]:
+    """Everything in a corpus, for comparing two of them: the table's rows and the shards' bytes."""
+    shards = {path.name: path.read_bytes() for path in sorted((corpus / "shards").iterdir())}
+    return {"videos": pq.read_table(corpus / "videos.parquet").to_pylist(), **shards}
+
+
+def reasons(corpus: Path) -> dict[str, str]:
+    """The skipped videos of a corpus with their reasons."""
+    rows = pq.read_table(corpus / "videos.parquet").to_pylist()
+    return {row["video"]: row["reason"] for row in rows if row["status"] == "skipped"}
+
+
+@pytest.fixture(scope="session")
+def undisturbed(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of all test videos, in several shards."""
+    out = tmp_path_factory.mktemp("undisturbed") / "corpus"
+    prepare([videos], out, PrepareSettings(rate=5), Machine(shard_megabytes=0.05))
+    return out
+
+
+@pytest.fixture(scope="session")
+def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed run of 30 steps."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    done = train(corpus, out, "--steps", 30, *OFTEN)
+    assert done.returncode == 0, done.stderr
+    return out

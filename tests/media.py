@@ -23,6 +23,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from vivi.video.container import ANY_METADATA
+
 os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder prints its settings otherwise
 
 Picture = NDArray[np.uint8]
@@ -192,10 +194,10 @@ def write_packed_avi(path: Path, frames: int = 101) -> Path:
 def plain_frames(path: Path, skip: SkipFrame = "DEFAULT") -> list[tuple[Fraction, int]]:
     """Every frame that plain PyAV decodes, as (presentation time, number)."""
     found: list[tuple[Fraction, int]] = []
-    with av.open(str(path), metadata_errors="replace", container_options={"fflags": "-genpts"}) as container:
+    with av.open(str(path), container_options={"fflags": "-genpts"}, **ANY_METADATA) as container:
         stream = container.streams.video[0]
         stream.codec_context.skip_frame = skip
-        assert stream.time_base is not None and stream.guessed_rate is not None
+        assert stream.time_base and stream.guessed_rate
         for frame in container.decode(stream):
             assert isinstance(frame, VideoFrame)
             stamp = frame.pts if frame.pts is not None else frame.dts

@@ -11,16 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from vivi.errors import UserError
+from vivi.storage import StorageError, write_atomically
 from vivi.video.corpus import (
     BATCH_BYTES,
     Corpus,
     ShotWriter,
-    StorageError,
     VideoRow,
     open_shard,
     shard_path,
     shard_videos,
-    write_atomically,
     write_settings,
     write_videos,
 )

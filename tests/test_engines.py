@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import write_video
 
-from vivi.video.corpus import StorageError
+from vivi.storage import StorageError
 from vivi.video.engines import Outcome, run_locally
 from vivi.video.piece import PrepareSettings, VideoTask, prepare_video
 from vivi.video.sources import Source
@@ -18,7 +18,7 @@ from vivi.video.sources import Source
 
 @pytest.fixture(scope="module")
 def long_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Takes a worker more than a second, so that it reports progress on the way."""
+    """Takes a worker much longer than to be killed after its first report."""
     path = tmp_path_factory.mktemp("long") / "long.mp4"
     write_video(path, shots=5, shot_seconds=100)
     return path

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 from rich.console import Console
 from rich.text import Text
-from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
+from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg, subcommand
 
 from vivi.errors import UserError
+from vivi.recipe_files import find_recipe
+from vivi.recipes import RECIPES, Recipe
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
+from vivi.training.machine import Machine as TrainMachine
 from vivi.video.piece import PrepareSettings
 from vivi.video.prepare import Machine, prepare
 from vivi.video.statistics import print_summary
@@ -82,6 +88,76 @@ class Synthesize:
 
 
 @dataclass(frozen=True)
+class Recipes:
+    """List the recipes, or print every field of one."""
+
+    name: Positional[str] = ""
+    """A recipe, or the path of a recipe.json; none: list them all."""
+    json: bool = False
+    """Print the recipe as JSON: a start for one's own."""
+
+    def run(self, console: Console) -> None:
+        from vivi.recipe_files import print_recipe, print_recipes, recipe_json
+
+        if not self.name and self.json:
+            raise UserError("--json prints one recipe: name it")
+        if not self.name:
+            print_recipes(console)
+        elif self.json:
+            console.out(recipe_json(find_recipe(self.name)), end="")
+        else:
+            print_recipe(find_recipe(self.name), console)
+
+
+class _Patient(Console):
+    """A console whose reader may leave, or whose disk may be full: what is long goes on without it."""
+
+    @classmethod
+    def like(cls, console: Console) -> _Patient:
+        return cls(file=console.file, width=console.width, markup=False, highlight=False)
+
+    def print(self, *objects: Any, **style: Any) -> None:
+        try:
+            super().print(*objects, **style)
+        except OSError:
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an encoder on a corpus, or go on with a run. Every field of the recipe can be overridden."""
+
+    named: Annotated[Positional[str], arg(metavar="RECIPE")]
+    """A recipe (vivi recipes lists them), or the path of a recipe.json."""
+    corpus: Path
+    """A corpus made by vivi prepare."""
+    out: Path
+    """The run: a new folder, or one to go on with."""
+    sweep: str = ""
+    """Train once for each value of a field, for example loss.video_weight=0.04,0.02,0.01; runs land in
+    OUT/field=value."""
+    machine: OmitArgPrefixes[TrainMachine] = field(default_factory=TrainMachine)
+    defaults_of: Annotated[str, Suppress] = "vivi-ex4"
+    recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
+
+    def run(self, console: Console) -> None:
+        from vivi.recipe_files import sweep
+        from vivi.training.train import check_runs, train
+
+        if self.named != self.defaults_of:  # the flags had the defaults of another one
+            raise UserError(f"say which recipe right after train: vivi train {self.named} --corpus ...")
+        runs = sweep(self.recipe, self.out, self.sweep)
+        if self.sweep:  # all of them, before the first one trains for days
+            check_runs([recipe for _, recipe in runs], self.corpus)
+        for folder, recipe in runs:
+            train(recipe, self.corpus, folder, self.machine, _Patient.like(console), find_recipe(self.named))
+
+
+@dataclass(frozen=True)
 class Bench:
     """Measure on the present machine: vivi prepare beside ffmpeg and PySceneDetect, on the same files and cores."""
 
@@ -107,36 +183,57 @@ class Bench:
 
 @dataclass(frozen=True)
 class Demo:
-    """The whole flow on synthesized videos, ending with a page to open."""
+    """The whole flow on synthesized videos: prepare, look, train."""
 
     out: Path = Path("demo")
     """Folder for everything the demo makes."""
     videos: int = 40
     """How many videos to synthesize."""
+    steps: int = 200
+    """How many steps to train."""
 
     def run(self, console: Console) -> None:
         from vivi.demo import demo
 
-        demo(self.out, self.videos, console)
+        demo(self.out, self.videos, self.steps, console)
 
 
-Command = (
-    Annotated[Prepare, subcommand("prepare")]
-    | Annotated[Inspect, subcommand("inspect")]
-    | Annotated[Synthesize, subcommand("synthesize")]
-    | Annotated[Bench, subcommand("bench")]
-    | Annotated[Demo, subcommand("demo")]
-)
+def commands(arguments: Sequence[str]) -> Any:
+    """The commands; the flags of train are the fields of the recipe it names, with that recipe's values."""
+    named = _recipe_named(arguments)
+    train = Train(tyro.MISSING, tyro.MISSING, tyro.MISSING, defaults_of=named, recipe=find_recipe(named))
+    return (
+        Annotated[Prepare, subcommand("prepare")]
+        | Annotated[Inspect, subcommand("inspect")]
+        | Annotated[Synthesize, subcommand("synthesize")]
+        | Annotated[Recipes, subcommand("recipes")]
+        | Annotated[Train, subcommand("train", default=train)]
+        | Annotated[Bench, subcommand("bench")]
+        | Annotated[Demo, subcommand("demo")]
+    )
+
+
+def _recipe_named(arguments: Sequence[str]) -> str:
+    """The recipe that train is told: its first argument, or a recipe's name that is no flag's value."""
+    words = arguments[1:] if arguments[:1] == ["train"] else []
+    if words and not words[0].startswith("-"):
+        return words[0]
+    pairs = itertools.pairwise(words)
+    return next((word for before, word in pairs if word in RECIPES and not before.startswith("-")), "vivi-ex4")
 
 
 def main() -> None:
     """Runs a command; what is wrong is said in one line."""
     # Names of files are no markup, whatever brackets they hold.
     console, errors = (Console(stderr=stderr, markup=False, highlight=False) for stderr in (False, True))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × is no reason to stop
     signal.signal(signal.SIGTERM, _interrupt)
-    command: Command | None = None
+    command: Any = None
     try:
-        command = tyro.cli(Command, prog="vivi", description="Image representations from unlabelled video.")
+        kinds = commands(sys.argv[1:])
+        command = tyro.cli(kinds, prog="vivi", description="Image representations from unlabelled video.")
         command.run(console)
     except UserError as error:
         errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
@@ -145,7 +242,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has left
         sys.exit(1)
     except KeyboardInterrupt:
-        resumes = isinstance(command, Prepare | Synthesize | Demo)
+        if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes, the first one speaks
+            sys.exit(130)
+        resumes = isinstance(command, Prepare | Synthesize | Train | Demo)
         errors.print("stopped; the same command goes on from here" if resumes else "stopped")
         sys.exit(130)
 

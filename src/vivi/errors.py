@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 
@@ -9,10 +10,11 @@ class UserError(Exception):
     """What is wrong, where, and what to do about it: one line, shown without a traceback."""
 
 
-def check_ranges(values: object, ranges: Mapping[str, tuple[float, float]]) -> None:
+def check_ranges(values: object, ranges: Mapping[str, tuple[float, float]], prefix: str = "") -> None:
     """Raises for the first field of `values` that lies outside its range (its ends allowed), by its flag."""
     for name, (least, most) in ranges.items():
         value = getattr(values, name)
-        if not least <= value <= most:
-            flag = "--" + name.replace("_", "-")
-            raise UserError(f"{flag} is {value}; it must be between {least:g} and {most:g}")
+        if not least <= value <= most or math.isinf(value):
+            flag = f"--{prefix}{name}".replace("_", "-")
+            allowed = f"between {least:.15g} and {most:.15g}" if most < math.inf else f"at least {least:g}"
+            raise UserError(f"{flag} is {value}; it must be {allowed}")

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vivi.errors import UserError
-from vivi.video.corpus import Corpus, VideoRow, shard_numbers, shard_path, write_atomically
+from vivi.storage import write_atomically
+from vivi.video.corpus import Corpus, VideoRow, shard_numbers, shard_path
 from vivi.video.statistics import MAX_SHARDS_READ, Statistics, corpus_statistics, skipped_by_reason
 
 THUMBNAIL_PREFIX = "vivi-"

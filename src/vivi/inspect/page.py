@@ -17,7 +17,8 @@ import pyarrow as pa
 from vivi.errors import UserError
 from vivi.inspect.content import THUMBNAIL_PREFIX, Strip, choose_videos, film_strip, overview
 from vivi.inspect.html import GENERATOR, render
-from vivi.video.corpus import Corpus, StorageError, open_shard, shard_numbers, shard_path, write_atomically
+from vivi.storage import StorageError, write_atomically
+from vivi.video.corpus import Corpus, open_shard, shard_numbers, shard_path
 
 
 def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path:

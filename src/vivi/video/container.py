@@ -6,6 +6,7 @@ import stat
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import av
 from av.container import InputContainer
@@ -21,6 +22,8 @@ MIN_SIDE = 16
 IO_BYTES = 1 << 18
 # Formats of FFmpeg that draw text files as pictures.
 TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}
+# Metadata in any encoding must not matter; from version 19 on, PyAV has no such argument and sees to it itself.
+ANY_METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
 
 
 class UnusableVideo(Exception):
@@ -62,7 +65,9 @@ def _open(path: Path | str, opened: ExitStack) -> InputContainer:
         if file.read(7) == b"#EXTM3U":
             raise UnusableVideo("is a playlist")
         file.seek(0)
-        container = av.open(file, "r", metadata_errors="replace", buffer_size=IO_BYTES, container_options=options)
+        container: InputContainer = av.open(
+            file, "r", buffer_size=IO_BYTES, container_options=options, **ANY_METADATA
+        )
         return opened.enter_context(container)
     except InvalidDataError:
         raise UnusableVideo("not a video, or its start is damaged") from None

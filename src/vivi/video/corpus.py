@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vivi.errors import UserError
+from vivi.storage import fsync, storage, write_atomically
 
 FORMAT_VERSION = 1
 # A record batch is what a reader maps and indexes at once: small enough to skip, large enough to be few.
@@ -75,10 +75,6 @@ class VideoRow:
     first_row: int | None = None
 
 
-class StorageError(Exception):
-    """The corpus cannot be written: the disk is full, read-only or gone."""
-
-
 class ShotWriter:
     """Writes shots to an Arrow file that appears under its name only when complete."""
 
@@ -90,7 +86,7 @@ class ShotWriter:
         self.frames = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
-        with _storage(path):
+        with storage(path):
             self._sink = pa.OSFile(str(self.temporary), "wb")
             self._writer = pa.ipc.new_file(self._sink, _with_videos(videos))
 
@@ -111,21 +107,21 @@ class ShotWriter:
 
     def _flush(self) -> None:
         if self._pending:
-            with _storage(self.path):
+            with storage(self.path):
                 self._writer.write_batch(pa.concat_batches(self._pending))
         self._pending, self._pending_bytes = [], 0
 
     def commit(self, sync: bool = False) -> None:
         """Completes the file and puts it in place; with `sync`, it is on the disk afterwards."""
         self._flush()
-        with _storage(self.path):
+        with storage(self.path):
             self._writer.close()
             self._sink.close()
             if sync:
-                _fsync(self.temporary)
+                fsync(self.temporary)
             os.replace(self.temporary, self.path)
             if sync:
-                _fsync(self.path.parent)
+                fsync(self.path.parent)
 
     def __enter__(self) -> ShotWriter:
         return self
@@ -137,38 +133,6 @@ class ShotWriter:
         if not self._sink.closed:
             self._sink.close()
         self.temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _storage(path: Path) -> Iterator[None]:
-    """Turns the OSErrors of writing into StorageError, so that they are never taken for a bad video."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{path}: {os.strerror(error.errno) if error.errno else error}") from error
-
-
-def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
-    """Replaces a file as a whole: readers see the old content or the new one."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with _storage(path):
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                if sync:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _with_videos(videos: Sequence[VideoRow]) -> pa.Schema:
@@ -191,6 +155,8 @@ def open_shard(path: Path, columns: Sequence[str] = tuple(SHOT_SCHEMA.names)) ->
         raise UserError(f"{path} is missing; run the same vivi prepare again to make it anew")
     try:
         return pa.ipc.open_file(pa.memory_map(str(path)), options=options)
+    except PermissionError:
+        raise UserError(f"{path} may not be read; change its permissions") from None
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{path} is damaged or not a shard ({error}); delete it and run prepare again") from None
 
@@ -224,6 +190,8 @@ def read_videos(corpus: Path) -> list[VideoRow]:
 def _read_table(path: Path) -> pa.Table:
     try:
         return pq.read_table(path).select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA)
+    except PermissionError:
+        raise UserError(f"{path} may not be read; change its permissions") from None
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise UserError(f"{path} is damaged or not ours ({error}); delete it and run prepare again") from None
 
@@ -279,7 +247,9 @@ def read_settings(corpus: Path) -> dict[str, Any]:
         settings = json.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"{corpus} is no corpus: it has no corpus.json; make one with vivi prepare") from None
-    except (OSError, ValueError) as error:
+    except PermissionError:
+        raise UserError(f"{path} may not be read; change its permissions") from None
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}); prepare into another folder") from None
     version = settings.get("format_version") if isinstance(settings, dict) else None
     if version != FORMAT_VERSION:

@@ -227,7 +227,7 @@ class _Pass:
         with ExitStack() as opened:
             container, stream = open_video(self.path, opened)
             self._set_up(stream)
-            size = max(container.size, 1)
+            size = max(container.size or 0, 1)
             packets = self._packets(container, stream, size)
             unreferenced = unreferenced_test(stream)
             for packet in self._needed(packets, stream) if self.watching else packets:
@@ -356,7 +356,7 @@ class _Pass:
         aspect = float(stream.sample_aspect_ratio or 1)
         self.pixel_aspect = aspect if 1 / MAX_PIXEL_ASPECT <= aspect <= MAX_PIXEL_ASPECT else 1.0
         if stream.time_base:
-            self.time_base = stream.time_base.as_integer_ratio()
+            self.time_base = stream.time_base.numerator, stream.time_base.denominator
         self.period = float(1 / (stream.guessed_rate or 25))
         self.info.codec = stream.codec_context.codec.canonical_name
 

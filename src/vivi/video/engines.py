@@ -20,7 +20,7 @@ from typing import Any
 
 from vivi.errors import UserError
 from vivi.machine import children_ignore_ctrl_c
-from vivi.video.corpus import StorageError
+from vivi.storage import StorageError
 from vivi.video.piece import STALL_SECONDS, PreparedVideo, VideoTask, prepare_video
 
 TRIES = 2

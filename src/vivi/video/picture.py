@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -61,12 +63,21 @@ def _colorspace(frame: VideoFrame) -> int | None:
 
 def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int] | None:
     """(a, b, c, d) with x' = a x + c y and y' = b x + d y, from the container's rotation metadata."""
-    side_data: Any = frame.side_data  # PyAV's stub says it is a dictionary; it iterates over entries
-    for data in side_data:
-        if data.type == SideDataType.DISPLAYMATRIX:
+    for data in _side_data(frame):
+        if data.type == SideDataType.DISPLAYMATRIX:  # the first: the container's, before any within the stream
             m = np.frombuffer(bytes(data), dtype=np.int32)
             return int(m[0]), int(m[1]), int(m[3]), int(m[4])
     return None
+
+
+def _side_data(frame: VideoFrame) -> Iterator[Any]:
+    """Its entries, in order, by number: iteration gives entries up to PyAV 18 and only their types from 19 on."""
+    entries: Any = frame.side_data
+    for number in itertools.count():
+        try:
+            yield entries[number]
+        except IndexError:
+            return
 
 
 def _turns(matrix: tuple[int, int, int, int]) -> bool:

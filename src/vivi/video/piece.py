@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vivi.errors import check_ranges
-from vivi.video.corpus import ShotWriter, Split, VideoRow, write_atomically
+from vivi.storage import write_atomically
+from vivi.video.corpus import ShotWriter, Split, VideoRow
 from vivi.video.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
 from vivi.video.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
 from vivi.video.sources import Source, text
@@ -106,8 +107,8 @@ class PreparedVideo:
 def prepare_video(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo:
     """Decodes one video, finds its shots, and writes its piece.
 
-    `report(share of the file read, seconds of footage)` is called about twice a second. Raises StorageError where
-    the piece cannot be written; whatever is wrong with the video itself ends up in its row.
+    `report(share of the file read, seconds of footage)` is called with the first packet, then about twice a second.
+    Raises StorageError where the piece cannot be written; whatever is wrong with the video itself ends up in its row.
     """
     source, settings = task.source, task.settings
     split = source.split or split_by_hash(source.video, settings.test_fraction)
@@ -193,7 +194,7 @@ class _Heartbeat:
 
     def __init__(self, report: Callable[[float, float], None] | None) -> None:
         self.report = report
-        self.next_report = time.monotonic() + REPORT_SECONDS
+        self.next_report = 0.0
         signal.alarm(STALL_SECONDS)
 
     def __call__(self, share: float, seconds: float) -> None:

@@ -9,7 +9,6 @@ same command after an interruption goes on where it was, and ends with the same 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -24,10 +23,10 @@ from rich.console import Console
 
 from vivi.errors import UserError, check_ranges
 from vivi.machine import available_cores
+from vivi.storage import StorageError, locked
 from vivi.video.container import UnusableVideo, open_video
 from vivi.video.corpus import (
     ShotWriter,
-    StorageError,
     VideoRow,
     open_shard,
     read_settings,
@@ -95,7 +94,7 @@ def prepare(
     if not listing.sources:
         raise UserError(f"no videos found in {', '.join(map(str, arguments))}")
     try:
-        with _locked(out, settings):
+        with _opened(out, settings):
             rows = _committed_rows(out)
             tasks = _pending_tasks(listing.sources, rows, out, settings, machine)
             if len(tasks) < len(listing.sources):
@@ -117,15 +116,9 @@ def prepare(
 
 
 @contextmanager
-def _locked(out: Path, settings: PrepareSettings) -> Iterator[None]:
+def _opened(out: Path, settings: PrepareSettings) -> Iterator[None]:
     """Makes or opens the corpus, with these settings and for this process alone."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = os.open(out, os.O_RDONLY)
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}; choose another --out") from None
-    try:
-        _take(lock, out)
+    with locked(out, "vivi prepare"):
         if (out / "corpus.json").exists():
             _check_same_settings(out, settings)
         elif any(not path.match("corpus.json.*.tmp") for path in out.iterdir()):
@@ -138,18 +131,6 @@ def _locked(out: Path, settings: PrepareSettings) -> Iterator[None]:
             for leftover in out.glob(pattern):
                 leftover.unlink(missing_ok=True)
         yield
-    finally:
-        os.close(lock)
-
-
-def _take(lock: int, out: Path) -> None:
-    """Locks the folder for as long as this process lives, on file systems that can."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another vivi prepare is writing to {out}; wait for it to end") from None
-    except OSError:
-        return
 
 
 def _check_same_settings(out: Path, settings: PrepareSettings) -> None:

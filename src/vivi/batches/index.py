@@ -1,0 +1,318 @@
+"""Where every frame of a corpus lies, in flat arrays: no Python object per video or shot, however many there are.
+
+Videos are in the order of their names, whatever shards they are packed in; the shots of a video follow each other.
+The arrays are made once per corpus, kept as .npy files in `corpus/index/KEY/` and mapped into memory. The key says
+which videos, packed how, in which shard files: a corpus that grew, or a shard made anew, is indexed anew. Old keys
+may be deleted at any time. Where the corpus cannot be written to, the arrays stay in memory.
+
+A frame is read with two calls of pread, without Arrow: its place in the data, then the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from vivi.errors import UserError
+from vivi.video.corpus import Corpus, open_shard, shard_path
+
+# Reading shards waits for the disk far more than for a core.
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What is kept on disk. n videos, m shots."""
+
+    first_shot: NDArray[np.int64]  # (n + 1,): the shots of video i are first_shot[i] ... first_shot[i + 1] - 1
+    first_frame: NDArray[np.int64]  # (n + 1,): likewise its frames, all counted through
+    shard: NDArray[np.int32]  # (n,)
+    test: NDArray[np.bool_]  # (n,): whether held out
+    frames: NDArray[np.int32]  # (m,): how many
+    offsets_at: NDArray[np.int64]  # (m,): position in the shard file of the shot's first offset, an int32
+    data_at: NDArray[np.int64]  # (m,): position in the shard file that offset 0 means
+    name_at: NDArray[np.int64]  # (n + 1,): the name of video i is names[name_at[i] : name_at[i + 1]]
+    names: NDArray[np.uint8]  # UTF-8
+
+
+@dataclass(frozen=True)
+class Index(Arrays):
+    """The frames of a corpus, by video and shot."""
+
+    corpus: Path
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+    def video_name(self, video: int) -> str:
+        name: bytes = self.names[self.name_at[video] : self.name_at[video + 1]].tobytes()
+        return name.decode()
+
+
+def open_index(corpus: Corpus) -> Index:
+    """The index of a corpus, made if it is not there yet; checks that all shards are.
+
+    Of several processes, one should call this first and the others after it.
+    """
+    videos = usable_videos(corpus)
+    about: dict[str, Any] = {"corpus": corpus.path, "fingerprint": _fingerprint(corpus, videos)}
+    folder = corpus.path / "index" / _key(corpus.path, videos, about["fingerprint"])
+    if folder.exists():
+        try:
+            return Index(**load(folder), **about)
+        except (OSError, ValueError, EOFError):  # damaged: made anew
+            shutil.rmtree(folder, ignore_errors=True)
+    arrays = build(corpus.path, videos)
+    try:
+        save(arrays, folder)
+        return Index(**load(folder), **about)
+    except OSError:  # read-only, or full
+        return Index(**_as_dict(arrays), **about)
+
+
+def fingerprint(corpus: Corpus) -> str:
+    """What tells one corpus from another: its settings and its videos, but not how they are packed into shards."""
+    return _fingerprint(corpus, usable_videos(corpus))
+
+
+def usable_videos(corpus: Corpus) -> pa.Table:
+    """The videos with status ok, in the order of their names."""
+    videos = corpus.videos.select(["video", "shots", "frames", "split", "shard", "first_row", "status"])
+    videos = videos.filter(pc.equal(videos["status"], "ok")).sort_by("video").combine_chunks()
+    for name in ("shots", "shard", "first_row"):
+        if videos[name].null_count:
+            raise UserError(
+                f"{corpus.path / 'videos.parquet'} has an ok video without its {name}; "
+                "delete the file and run prepare again"
+            )
+    return videos
+
+
+def _fingerprint(corpus: Corpus, videos: pa.Table) -> str:
+    digest = hashlib.sha256(json.dumps(corpus.settings, sort_keys=True).encode())
+    name_at, names = _names(videos)
+    held_out = _numpy(pc.equal(videos["split"], "test"), np.uint8)
+    for array in (name_at, names, _numpy(videos["shots"], np.int64), _numpy(videos["frames"], np.int64), held_out):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _key(corpus: Path, videos: pa.Table, fingerprint: str) -> str:
+    """Names what an index was made from: the videos, where they are packed, and the very shard files."""
+    digest = hashlib.sha256(fingerprint.encode())
+    shards = _numpy(videos["shard"], np.int64)
+    digest.update(shards.data)
+    digest.update(_numpy(videos["first_row"], np.int64).data)
+    for shard in np.unique(shards):
+        path = shard_path(corpus, shard)
+        try:
+            status = path.stat()
+        except OSError:
+            open_shard(path)  # has the right words for it
+            raise
+        digest.update(b"%d %d\n" % (status.st_size, status.st_mtime_ns))
+    return digest.hexdigest()[:24]
+
+
+def _numpy(column: pa.ChunkedArray, dtype: Any) -> NDArray[Any]:
+    return np.ascontiguousarray(column.to_numpy().astype(dtype, copy=False))
+
+
+def _names(videos: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The videos' names as one array of bytes, and where each begins."""
+    column = pa.concat_arrays(videos["video"].cast(pa.large_binary()).chunks or [pa.array([], pa.large_binary())])
+    _, offsets, data = column.buffers()
+    if not len(column):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    name_at = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    names = np.frombuffer(data, np.uint8)[name_at[0] : name_at[-1]] if data else np.zeros(0, np.uint8)
+    return name_at - name_at[0], names
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What the index needs to know of the rows of one shard."""
+
+    frames: NDArray[np.int32]
+    offsets_at: NDArray[np.int64]
+    data_at: NDArray[np.int64]
+
+
+def build(corpus: Path, videos: pa.Table) -> Arrays:
+    """Reads where the frames lie in all shards, and puts it in the order of the videos."""
+    shards = _numpy(videos["shard"], np.int64)
+    by_shard = np.argsort(shards, kind="stable")
+    numbers, starts, lengths = np.unique(shards[by_shard], return_index=True, return_counts=True)
+    sorted_videos = videos.take(pa.array(by_shard))
+    groups = [sorted_videos.slice(start, length) for start, length in zip(starts, lengths, strict=True)]
+    paths = [shard_path(corpus, number) for number in numbers]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        pieces = list(threads.map(index_shard, paths, groups))
+    return assemble(videos, dict(zip(numbers.tolist(), pieces, strict=True)))
+
+
+def index_shard(path: Path, videos: pa.Table) -> Piece:
+    """Where the frames of a shard lie in its file, row by row; checks that the rows are those of `videos`."""
+    open_shard(path)  # for its errors
+    source = pa.memory_map(str(path))
+    pieces, names = [], []
+    try:
+        whole = source.read_buffer()
+        source.seek(0)
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            names.append(batch.column("video"))
+            names[-1].validate(full=True)
+            pieces.append(_index_batch(batch.column("frames"), whole))
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise UserError(f"{path} is damaged ({error}); delete it and run prepare again") from None
+    _check_rows(path, pa.chunked_array(names, pa.string()), videos)
+    return Piece(*(np.concatenate([getattr(piece, f.name) for piece in pieces]) for f in fields(Piece)))
+
+
+def _index_batch(shots: pa.ListArray, whole: pa.Buffer) -> Piece:
+    """Positions in the file, from the addresses of buffers that lie in its map."""
+    shots.validate(full=True)  # also the offsets: monotone, and within their buffers
+    frames = shots.values
+    _, offsets, data = frames.buffers()
+    for buffer in (offsets, data):
+        if buffer is None:
+            raise ValueError("frames without data")
+        if not whole.address <= buffer.address <= buffer.address + buffer.size <= whole.address + whole.size:
+            raise ValueError("its frames are compressed")
+    counts = np.diff(_numpy(shots.offsets, np.int64))
+    if shots.null_count or frames.null_count or not counts.all():
+        raise ValueError("a shot without frames")
+    first = frames.offset + _numpy(shots.offsets, np.int64)[:-1]
+    return Piece(
+        frames=counts.astype(np.int32),
+        offsets_at=offsets.address - whole.address + 4 * first,
+        data_at=np.full(len(shots), data.address - whole.address),
+    )
+
+
+def _check_rows(path: Path, names: pa.ChunkedArray, videos: pa.Table) -> None:
+    """Raises unless the rows of a shard belong to the videos that the table says."""
+    first, shots = _numpy(videos["first_row"], np.int64), _numpy(videos["shots"], np.int64)
+    rows = _ranges(first, shots)
+    right = len(rows) == 0 or (rows.min() >= 0 and rows.max() < len(names))
+    if right:
+        expected = videos["video"].take(pa.array(np.repeat(np.arange(len(videos)), shots)))
+        right = pc.all(pc.equal(names.take(pa.array(rows)), expected), min_count=0).as_py()
+    if not right:
+        raise UserError(f"{path} holds other videos than videos.parquet says; delete it and run prepare again")
+
+
+def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """start, start + 1, ... of each start, `length` many, one after the other."""
+    ends = np.cumsum(lengths)
+    result: NDArray[np.int64] = np.repeat(starts - (ends - lengths), lengths)
+    result += np.arange(len(result))
+    return result
+
+
+def assemble(videos: pa.Table, pieces: dict[int, Piece]) -> Arrays:
+    """The arrays of videos sorted by name, from the pieces of their shards."""
+    shard, shots = _numpy(videos["shard"], np.int32), _numpy(videos["shots"], np.int64)
+    numbers = np.array(sorted(pieces), np.int64)
+    lengths = np.array([len(pieces[number].frames) for number in numbers.tolist()], np.int64)
+    before = np.cumsum(lengths) - lengths  # rows in the shards before
+    first_row = _numpy(videos["first_row"], np.int64) + before[np.searchsorted(numbers, shard)]
+    rows = _ranges(first_row, shots)
+
+    def in_order(name: str, dtype: Any) -> NDArray[Any]:
+        columns = [getattr(pieces[number], name) for number in numbers.tolist()]
+        return (np.concatenate(columns) if columns else np.zeros(0)).astype(dtype, copy=False)[rows]
+
+    frames = in_order("frames", np.int32)
+    first_shot = np.concatenate([[0], np.cumsum(shots)])
+    name_at, names = _names(videos)
+    return Arrays(
+        first_shot=first_shot,
+        first_frame=np.concatenate([[0], np.cumsum(frames, dtype=np.int64)])[first_shot],
+        shard=shard,
+        test=_numpy(pc.equal(videos["split"], "test"), np.bool_),
+        frames=frames,
+        offsets_at=in_order("offsets_at", np.int64),
+        data_at=in_order("data_at", np.int64),
+        name_at=name_at,
+        names=names,
+    )
+
+
+def _as_dict(arrays: Arrays) -> dict[str, Any]:
+    return {field.name: getattr(arrays, field.name) for field in fields(Arrays)}
+
+
+def save(arrays: Arrays, folder: Path) -> None:
+    """Writes the arrays into a new folder, which appears when it is complete."""
+    folder.parent.mkdir(exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(".tmp", dir=folder.parent))
+    try:
+        temporary.chmod(0o755)  # others of the group may train on the same corpus
+        for name, array in _as_dict(arrays).items():
+            with open(temporary / f"{name}.npy", "wb") as file:
+                np.save(file, array, allow_pickle=False)
+                file.flush()
+                os.fsync(file.fileno())
+        try:
+            os.rename(temporary, folder)
+        except OSError:
+            if not folder.exists():  # else another process was faster, with the same
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """The arrays in a folder, mapped into memory."""
+    return {field.name: _map(folder / f"{field.name}.npy") for field in fields(Arrays)}
+
+
+def _map(path: Path) -> NDArray[Any]:
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))  # a plain array is faster to index
+
+
+def read_frames(index: Index, video: int, shot: int, frames: Sequence[int]) -> list[bytes]:
+    """The JPEG files of some frames of a shot, which is given by its place among all shots; from any thread."""
+    path = shard_path(index.corpus, int(index.shard[video]))
+    first, last = min(frames), max(frames)
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            size = os.fstat(handle).st_size
+            raw = os.pread(handle, 4 * (last - first + 2), int(index.offsets_at[shot]) + 4 * first)
+            offsets = np.frombuffer(raw[: len(raw) // 4 * 4], "<i4").astype(np.int64) + index.data_at[shot]
+            right = len(offsets) == last - first + 2 and (np.diff(offsets, prepend=index.data_at[shot]) >= 0).all()
+            if not right or offsets[-1] > size:
+                raise _damaged(path)
+            data = os.pread(handle, int(offsets[-1] - offsets[0]), int(offsets[0]))
+        finally:
+            os.close(handle)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; bring it back, or run the same vivi prepare again") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); see to it and resume") from None
+    if len(data) < offsets[-1] - offsets[0]:
+        raise _damaged(path)
+    ends = (offsets - offsets[0]).tolist()
+    return [data[ends[frame - first] : ends[frame - first + 1]] for frame in frames]
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is damaged, its frames are not where they were; delete it and run prepare again")

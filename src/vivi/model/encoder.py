@@ -1,0 +1,284 @@
+"""The encoder f: a timm model whose batch statistics stay within a core, and the files it is exported to."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+from vivi import recipes
+from vivi.errors import UserError
+from vivi.images import as_rgb
+from vivi.model.heads import precise
+from vivi.model.normalisation import CoreBatchNorm
+from vivi.storage import write_atomically
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What timm needs to make the encoder, and what its input looks like."""
+
+    name: str
+    arguments: dict[str, Any]
+    size: int
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    def create(self, pretrained: bool = False) -> nn.Module:
+        """A plain timm model without a classifier."""
+        model: nn.Module = timm.create_model(self.name, pretrained=pretrained, num_classes=0, **self.arguments)
+        return model
+
+
+class Encoder(nn.Module):
+    """Frames in [-1, 1] to representations, core by core."""
+
+    def __init__(self, architecture: Architecture, backbone: nn.Module, bn_momentum: float) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.backbone = _within_cores(backbone, bn_momentum)
+        self.features = int(getattr(backbone, "head_hidden_size", None) or backbone.num_features)  # type: ignore[arg-type]
+        self.norms = [module for module in self.modules() if isinstance(module, CoreBatchNorm)]
+        self.precision = torch.float32
+        self.memory_format = _memory_format(backbone)
+        self.to(memory_format=self.memory_format)
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (architecture.mean, architecture.std))
+        # From [-1, 1] to what the backbone expects; nothing changes for mean and std of 0.5.
+        self.scale: Tensor
+        self.shift: Tensor
+        self.register_buffer("scale", 0.5 / std, persistent=False)
+        self.register_buffer("shift", (0.5 - mean) / std, persistent=False)
+        self.rescaled = bool((mean != 0.5).any() or (std != 0.5).any())
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """(cores, n, 3, size, size) -> (cores, n, features); or frames of no core, without the first dimension."""
+        if frames.ndim == 4:
+            return self.forward(frames[None])[0]
+        if self.rescaled:
+            frames = frames * self.scale + self.shift
+        with torch.autocast(frames.device.type, self.precision, enabled=self.precision != torch.float32):
+            if frames.is_cuda:
+                representations = self._at_once(frames)
+            else:  # on a CPU one core after the other is twice as fast as statistics of several at once
+                representations = torch.cat([self._at_once(core) for core in frames.split(1)])
+        return precise(representations)
+
+    def _at_once(self, frames: Tensor) -> Tensor:
+        for norm in self.norms:
+            norm.cores = len(frames)
+        flat = frames.flatten(0, 1).contiguous(memory_format=self.memory_format)
+        representations: Tensor = self.backbone(flat)
+        return representations.view(*frames.shape[:2], -1)
+
+    @contextmanager
+    def statistics_left_alone(self) -> Iterator[None]:
+        """Forward passes inside do not count towards the running statistics."""
+        for norm in self.norms:
+            norm.collecting = False
+        try:
+            yield
+        finally:
+            for norm in self.norms:
+                norm.collecting = True
+
+    def collected_statistics(self) -> list[Tensor]:
+        """Sums over the cores since the last update, to be added up over processes."""
+        return [buffer for norm in self.norms for buffer in (norm.mean_sum, norm.var_sum)]
+
+    @torch.no_grad()
+    def update_statistics(self, cores: int) -> None:
+        """Moves the running statistics towards the mean over this step's cores."""
+        for norm in self.norms:
+            norm.running_mean.lerp_(norm.mean_sum / cores, norm.momentum)
+            norm.running_var.lerp_(norm.var_sum / cores, norm.momentum)
+            norm.mean_sum.zero_()
+            norm.var_sum.zero_()
+            norm.num_batches_tracked += 1
+
+
+def build_encoder(settings: recipes.Encoder, size: int) -> Encoder:
+    """The encoder of a recipe, with the weights it starts from; random ones depend on torch's seed."""
+    if settings.start not in ("", "pretrained"):
+        architecture, state = read_encoder(Path(settings.start))
+        wanted = _architecture(settings, size)
+        if (wanted.name, wanted.arguments) != (architecture.name, architecture.arguments):
+            raise UserError(
+                f"{settings.start} holds {describe(architecture)}, the recipe wants {describe(wanted)}: "
+                "set --encoder.name, --encoder.width or --augment.size"
+            )
+        backbone = _loaded(wanted, state, settings.start)
+        return Encoder(
+            Architecture(wanted.name, wanted.arguments, size, architecture.mean, architecture.std),
+            backbone,
+            settings.bn_momentum,
+        )
+    architecture = _architecture(settings, size)
+    pretrained = settings.start == "pretrained"
+    backbone = _create(architecture, pretrained)
+    if pretrained:
+        config: dict[str, Any] = backbone.pretrained_cfg  # type: ignore[assignment]
+        architecture = Architecture(
+            architecture.name, architecture.arguments, size, tuple(config["mean"]), tuple(config["std"])
+        )
+    elif settings.initialisation == "glorot":
+        glorot(backbone)
+    return Encoder(architecture, backbone, settings.bn_momentum)
+
+
+def describe(architecture: Architecture) -> str:
+    width, size = architecture.arguments.get("width_factor", 1), architecture.arguments.get("img_size")
+    return architecture.name + (f" ×{width:g}" if width != 1 else "") + (f" for {size} px" if size else "")
+
+
+def glorot(model: nn.Module) -> None:
+    """Kernels Glorot-uniform and biases zero, TensorFlow's defaults; norms stay at 1 and 0."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def _architecture(settings: recipes.Encoder, size: int) -> Architecture:
+    if not timm.is_model(settings.name):
+        close = difflib.get_close_matches(settings.name, timm.list_models(), n=1)
+        hint = f"; did you mean {close[0]}?" if close else "; timm.list_models() names them all"
+        raise UserError(f"timm has no model '{settings.name}'{hint}")
+    arguments: dict[str, Any] = {}
+    if settings.width != 1:
+        if not settings.name.startswith("resnetv2") or settings.name.endswith("_bit"):
+            raise UserError(
+                f"--encoder.width is {settings.width:g} in this recipe, and {settings.name} has one width only: "
+                "add --encoder.width 1"
+            )
+        arguments["width_factor"] = settings.width
+    config = timm.models.get_pretrained_cfg(settings.name)
+    if config is not None and config.fixed_input_size:
+        arguments["img_size"] = size
+    return Architecture(settings.name, arguments, size)
+
+
+def _create(architecture: Architecture, pretrained: bool) -> nn.Module:
+    try:
+        return architecture.create(pretrained)
+    except Exception as error:
+        if not pretrained:
+            raise UserError(f"timm cannot make {describe(architecture)}: {_first_line(error)}") from None
+        raise UserError(
+            f"the pretrained weights of {architecture.name} cannot be had ({_first_line(error)}); "
+            f"is there a network, or a filled cache of the hub?"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def _memory_format(backbone: nn.Module) -> torch.memory_format:
+    """channels_last, the fastest on GPUs and CPUs; except where torch (2.15) then corrupts memory on a CPU: in the
+    gradient of strided 1 × 1 convolutions of fewer than 8 channels (RepVGG, FastViT, MobileOne)."""
+    convolutions = (module for module in backbone.modules() if isinstance(module, nn.Conv2d))
+    if any(c.in_channels < 8 and c.kernel_size == (1, 1) and max(c.stride) > 1 for c in convolutions):
+        return torch.contiguous_format
+    return torch.channels_last
+
+
+def _within_cores(module: nn.Module, momentum: float) -> nn.Module:
+    """Replaces every batch norm."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(module, name, CoreBatchNorm(child, momentum))
+        elif isinstance(child, nn.modules.batchnorm._BatchNorm):
+            raise UserError(f"{type(child).__name__} in the encoder cannot be kept within cores: choose another")
+        else:
+            _within_cores(child, momentum)
+    return module
+
+
+# --- files ---
+
+
+def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
+    """encoder.safetensors, which plain timm loads, and encoder.json, which says how."""
+    architecture = encoder.architecture
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.backbone.state_dict().items()}
+    about = {
+        "timm_name": architecture.name,
+        "timm_arguments": {"num_classes": 0, **architecture.arguments},
+        "input_size": architecture.size,
+        "mean": architecture.mean,
+        "std": architecture.std,
+        "features": encoder.features,
+        "recipe": recipe,
+        "step": step,
+    }
+    write_atomically(run / "encoder.safetensors", save(state, {"format": "pt"}))
+    write_atomically(run / "encoder.json", json.dumps(about, indent=2).encode() + b"\n")
+
+
+def read_encoder(path: Path) -> tuple[Architecture, dict[str, Tensor]]:
+    """What write_encoder wrote: `path` is the run, or its encoder.safetensors."""
+    try:
+        weights = path / "encoder.safetensors" if path.is_dir() else path
+        content = weights.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"there is no encoder at {path}; a run has one from its first checkpoint on") from None
+    except OSError as error:
+        raise UserError(f"the encoder {path} cannot be read ({error.strerror})") from None
+    about = weights.parent / "encoder.json"
+    try:
+        architecture = _read_architecture(json.loads(about.read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{about} is missing or damaged ({error})") from None
+    try:
+        return architecture, load(content)
+    except SafetensorError as error:
+        raise UserError(f"{weights} cannot be read ({_first_line(error)})") from None
+
+
+def _read_architecture(about: Any) -> Architecture:
+    arguments = {name: value for name, value in about["timm_arguments"].items() if name != "num_classes"}
+    name, size, mean, std = about["timm_name"], about["input_size"], tuple(about["mean"]), tuple(about["std"])
+    numbers = (arguments.get("width_factor", 1), size, *mean, *std)
+    if not isinstance(name, str) or not all(type(number) in (int, float) for number in numbers):
+        raise ValueError("a field is of the wrong type")
+    if len(mean) != 3 or len(std) != 3 or min(size, *std) <= 0 or size != int(size):
+        raise ValueError("input_size, mean or std is impossible")
+    return Architecture(name, arguments, int(size), mean, std)
+
+
+def _loaded(architecture: Architecture, state: dict[str, Tensor], where: object) -> nn.Module:
+    backbone = _create(architecture, pretrained=False)
+    try:
+        backbone.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"{where} does not fit {describe(architecture)}: {_first_line(error)}") from None
+    return backbone
+
+
+def load_encoder(path: Path | str) -> tuple[nn.Module, v2.Transform]:
+    """A trained encoder as a plain timm model in eval mode, and the transform that turns PIL images or uint8 tensors
+    into its input: the whole image resized to a square."""
+    architecture, state = read_encoder(Path(path))
+    transform = v2.Compose(
+        [
+            v2.Lambda(as_rgb),  # palettes, transparency, CMYK and 16 bits, which only PIL can tell
+            v2.ToImage(),
+            v2.RGB(),  # grey tensors
+            v2.Resize((architecture.size, architecture.size), antialias=True),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(architecture.mean, architecture.std),
+        ]
+    )
+    return _loaded(architecture, state, path).eval(), transform

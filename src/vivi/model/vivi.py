@@ -1,0 +1,68 @@
+"""The model of the paper: encoder f, frame/shot loss L_S, pooling p, shot embedding, and prediction g with L_V."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vivi.losses import Contrastive, Exemplar, InfoNCE2, InfoNCESequence, Order, Rotation, ShuffledOrder
+from vivi.model.encoder import Encoder, build_encoder
+from vivi.model.heads import linear
+from vivi.model.pooling import AttentionPooling, MeanPooling
+from vivi.recipes import Loss, Recipe
+
+
+class Vivi(nn.Module):
+    """Everything that has weights. `loss.video` "none" leaves p, the shot embedding and g out."""
+
+    def __init__(self, encoder: Encoder, loss: Loss, shots: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.frame_loss = _frame_loss(loss, encoder.features, shots)
+        self.contrastive = (
+            Contrastive(encoder.features, temperature=loss.temperature) if loss.contrastive_weight else None
+        )
+        self.pooling = MeanPooling() if loss.pooling == "mean" else AttentionPooling(encoder.features)
+        self.embed_shot = linear(encoder.features, loss.shot_features)
+        self.video_loss = _video_loss(loss, shots)
+        if self.video_loss is None:
+            del self.pooling, self.embed_shot
+
+    def represent(self, frames: Tensor) -> Tensor:
+        """f: frames (cores, shots, frames, 3, size, size) -> representations (cores, copies, shots, frames, d)."""
+        views = self.frame_loss.views(frames)
+        representations: Tensor = self.encoder(views.flatten(1, 3)).unflatten(1, views.shape[1:4])
+        return representations
+
+    def shot_embeddings(self, representations: Tensor, shots: int) -> Tensor:
+        """p and its linear layer, on the unrotated copy: -> (cores, videos, shots, shot_features)."""
+        embeddings: Tensor = self.embed_shot(self.pooling(representations[:, 0])).unflatten(1, (-1, shots))
+        return embeddings
+
+
+def build_model(recipe: Recipe) -> Vivi:
+    """The model of a recipe; its initial weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return Vivi(build_encoder(recipe.encoder, recipe.augment.size), recipe.loss, recipe.batch.shots)
+
+
+def _frame_loss(loss: Loss, features: int, shots: int) -> Exemplar | Rotation:
+    if loss.frame == "exemplar":
+        group = shots if loss.negatives == "videos" else 1
+        return Exemplar(features, loss.exemplar_features, loss.margin, group)
+    return Rotation(features)
+
+
+def _video_loss(loss: Loss, shots: int) -> InfoNCE2 | InfoNCESequence | Order | ShuffledOrder | None:
+    match loss.video:
+        case "none":
+            return None
+        case "infonce" if shots == 2:
+            return InfoNCE2(loss.shot_features, both_ways=loss.both_ways)
+        case "infonce":
+            return InfoNCESequence(loss.shot_features, ahead=loss.ahead)
+        case "order":
+            return Order(loss.shot_features)
+        case "shuffle":
+            return ShuffledOrder(loss.shot_features, shots)

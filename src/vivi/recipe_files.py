@@ -1,0 +1,179 @@
+"""Recipes as files and on the command line: recipe.json, differences, one field set by its dotted name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vivi.errors import UserError
+from vivi.recipes import PAPER, RECIPES, VIDEO_WEIGHT_SWEEPS, Recipe
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of this name, or of this recipe.json."""
+    if name in RECIPES:
+        return RECIPES[name]
+    path = Path(name)
+    try:
+        if path.suffix == ".json" or path.exists():
+            return read_recipe(path / "recipe.json" if path.is_dir() else path)
+    except OSError as error:  # a name too long, a folder that may not be searched
+        raise UserError(f"'{name}' is no recipe, and as a path: {error.strerror}; vivi recipes lists them") from None
+    raise UserError(f"there is no recipe '{name}'{_nearest(name, RECIPES)}; vivi recipes lists them all")
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A recipe.json; every field must be known and of its type, missing ones have their default."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read as a recipe ({error}); mend it, or name another one") from None
+    recipe = _build(Recipe, content, str(path), "")
+    assert isinstance(recipe, Recipe)
+    if not recipe.name.isprintable():
+        raise UserError(f"{path}: the name {recipe.name!a} cannot be printed; choose another")
+    return recipe
+
+
+def recipe_json(recipe: Recipe) -> str:
+    return json.dumps(asdict(recipe), indent=2) + "\n"
+
+
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """Every field by its dotted name."""
+    return dict(_flat(recipe, ""))
+
+
+def _flat(values: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for item in fields(values):
+        value = getattr(values, item.name)
+        if is_dataclass(value):
+            yield from _flat(value, f"{prefix}{item.name}.")
+        else:
+            yield prefix + item.name, value
+
+
+def differences(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
+    """The fields that differ, by their dotted names, with both values."""
+    old, new = flat(before), flat(after)
+    return {name: (old[name], new[name]) for name in old if old[name] != new[name]}
+
+
+def with_field(recipe: Recipe, name: str, text: str) -> Recipe:
+    """The recipe with one field, given by its dotted name, set to what `text` says."""
+    name = name.replace("-", "_")
+    if name not in flat(recipe):
+        raise UserError(f"a recipe has no field '{name}'{_nearest(name, flat(recipe))}")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    changed = _replaced(recipe, name.split("."), value, name)
+    assert isinstance(changed, Recipe)
+    return changed
+
+
+def _replaced(owner: Any, path: list[str], value: Any, name: str) -> Any:
+    """The dataclass with the field at the end of `path` set."""
+    first, *rest = path
+    if rest:
+        return replace(owner, **{first: _replaced(getattr(owner, first), rest, value, name)})
+    return replace(owner, **{first: _value(get_type_hints(type(owner))[first], value, "--sweep", name)})
+
+
+def sweep(recipe: Recipe, out: Path, values: str) -> list[tuple[Path, Recipe]]:
+    """A run for each value in `field=value,value,...`, with its folder; without values, the one of the recipe."""
+    if not values:
+        return [(out, recipe)]
+    name, _, rest = values.partition("=")
+    name, choices = name.strip().replace("-", "_"), [choice.strip() for choice in rest.split(",")]
+    if not all(choices) or name == "name":
+        raise UserError(f"--sweep {values} is not of the form field=value,value,...")
+    if isinstance(flat(recipe).get(name), tuple):
+        raise UserError(f"--sweep {name}: only fields of one value can be swept")
+    if (out / "recipe.json").exists():
+        raise UserError(f"{out} is a run; a sweep makes a folder of runs: choose another --out")
+    swept = {flat(run)[name]: run for run in (with_field(recipe, name, choice) for choice in choices)}
+    return [(out / f"{name}={str(value).replace('/', '_')}", run) for value, run in swept.items()]
+
+
+def print_recipes(console: Console) -> None:
+    """The paper's recipes, a line each; what the smaller ones change."""
+    table = Table("recipe", "encoder", "videos × shots × frames", "losses", "λ", box=None)
+    for recipe in PAPER:
+        encoder, batch, loss = recipe.encoder, recipe.batch, recipe.loss
+        table.add_row(
+            Text(recipe.name, no_wrap=True),
+            encoder.name + (f" ×{encoder.width:g}" if encoder.width != 1 else ""),
+            f"{batch.videos} × {batch.shots} × {batch.frames}" + (" of one" if batch.source == "frame" else ""),
+            loss.frame + (f" + {loss.video}" if loss.video != "none" else ""),
+            f"{loss.video_weight:g}" if loss.video != "none" else "",
+        )
+    console.print(table)
+    console.print("NAME-small: 112 px, an eighth of the batch, for one GPU and a corpus of hours")
+    console.print("NAME-tiny: 48 px, a thin ResNet-18, for two CPU cores and a few minutes")
+    console.print("vivi recipes NAME prints every field; vivi train NAME --field value overrides it")
+
+
+def print_recipe(recipe: Recipe, console: Console) -> None:
+    """Every field by its dotted name, which is also its flag."""
+    table = Table("field", "value", box=None)
+    for name, value in flat(recipe).items():
+        table.add_row(name, " ".join(map(str, value)) if isinstance(value, tuple) else str(value))
+    console.print(table)
+    values = VIDEO_WEIGHT_SWEEPS.get(recipe.name)
+    if values:
+        console.print(f"the paper's sweep: --sweep loss.video_weight={','.join(map(str, values))}")
+
+
+def _build(kind: Any, content: Any, where: str, prefix: str) -> Any:
+    """A dataclass from what JSON holds."""
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: {prefix.rstrip('.') or 'a recipe'} must be an object of fields")
+    hints = get_type_hints(kind)
+    for name in content:
+        if name not in hints:
+            raise UserError(f"{where}: there is no field '{prefix}{name}'{_nearest(name, hints)}")
+    if kind is Recipe and "name" not in content:
+        raise UserError(f"{where}: the field 'name' is missing")
+    return kind(**{name: _value(hints[name], value, where, prefix + name) for name, value in content.items()})
+
+
+def _value(kind: Any, value: Any, where: str, name: str) -> Any:
+    """A field's value, checked against its type."""
+    if is_dataclass(kind):
+        return _build(kind, value, where, f"{name}.")
+    if get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+        raise UserError(f"{where}: {name} is {value!r}; it must be one of {', '.join(get_args(kind))}")
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        right_length = isinstance(value, list | tuple) and (inner[-1] is Ellipsis or len(value) == len(inner))
+        if right_length:
+            return tuple(_value(inner[0], item, where, name) for item in value)
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
+        return float(value)
+    elif type(value) is kind:
+        return value
+    raise UserError(f"{where}: {name} is {str(value)[:80]}, which is no {_kind(kind)}")
+
+
+def _kind(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        count = "" if Ellipsis in get_args(kind) else f"{len(get_args(kind))} "
+        return f"list of {count}numbers"
+    return {int: "whole number", float: "finite number", bool: "true or false", str: "text"}[kind]
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

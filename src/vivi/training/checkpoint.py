@@ -1,0 +1,142 @@
+"""Checkpoints of a run: written as a whole or not at all, checked when read, the last few kept.
+
+    run/checkpoints/step-00000030.safetensors             all tensors after 30 steps
+    run/checkpoints/step-00000030.safetensors.damaged     one that failed its check, set aside
+
+A checkpoint is one safetensors file. Its metadata holds the step, the format version, and a checksum of both and of
+the name, type, shape and bytes of every tensor. One process writes a run's checkpoints and restores from them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from vivi.errors import UserError
+from vivi.storage import fsync, storage, write_atomically
+
+FORMAT_VERSION = 1
+
+
+class _Damaged(Exception):
+    """Why a checkpoint cannot be trusted."""
+
+
+def save(folder: Path, step: int, tensors: Mapping[str, Tensor], keep: int = 3) -> Path:
+    """Writes the checkpoint of a step, then removes all but the newest `keep`; returns its path.
+
+    When this returns, the checkpoint outlives a power cut. Raises StorageError where it cannot be written; the
+    checkpoints before it are then untouched.
+    """
+    if keep < 1:
+        raise ValueError(f"at least one checkpoint must be kept, not {keep}")
+    path = folder / f"step-{step:08d}.safetensors"
+    plain = dict(_plain(tensors))
+    about = {"format_version": FORMAT_VERSION, "step": step, "checksum": checksum(FORMAT_VERSION, step, plain)}
+    metadata = {"vivi": json.dumps(about)}  # one entry, as safetensors would write several in any order
+    with storage(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in folder.glob("*.tmp"):  # of runs that were killed while saving
+            stale.unlink(missing_ok=True)
+        write_atomically(path, safetensors.torch.save(plain, metadata))
+        fsync(folder)
+        for old in checkpoints(folder)[:-keep]:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def restore(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Tensor]] | None:
+    """The step and tensors of the newest checkpoint that passes its check; None if none was ever written.
+
+    A damaged one is renamed to `*.damaged`, and a line for `warn` says so and what is used instead. Where damaged
+    ones are all there is, it raises: a run never begins anew unasked.
+    """
+    lost: list[str] = []
+    for path in reversed(checkpoints(folder)):
+        try:
+            restored = _read(path)
+        except _Damaged as error:
+            lost.append(f"{path} is damaged ({error})")
+            _set_aside(path)
+            continue
+        for line in lost:
+            warn(f"{line}; it was set aside, and the run goes on from {path.name}")
+        return restored
+    aside = sorted(folder.glob("*.damaged"))
+    if not aside:
+        return None
+    what = lost[0] if lost else f"{aside[-1]} is damaged"
+    todo = "put a good one there, or choose another --out"
+    raise UserError(f"{what}, and there is no other checkpoint to go on from; {todo}")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first; not those set aside."""
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read ({error.strerror}); see to it and run the same again") from None
+    return sorted((path for path in entries if re.fullmatch(r"step-\d+\.safetensors", path.name)), key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.stem[5:])
+
+
+def checksum(version: int, step: int, tensors: Mapping[str, Tensor]) -> str:
+    """A CRC-32 of all that a checkpoint says; the tensors are plain ones, see _plain."""
+    value = zlib.crc32(f"{version} {step}".encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors as a file holds them: in main memory, row by row, none sharing its bytes with another."""
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        if plain.untyped_storage().data_ptr() in seen:
+            plain = plain.clone()
+        seen.add(plain.untyped_storage().data_ptr())
+        yield name, plain
+
+
+def _read(path: Path) -> tuple[int, dict[str, Tensor]]:
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{path} may not be read; change its permissions")
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})["vivi"])
+            version, step, sum_then = (about[name] for name in ("format_version", "step", "checksum"))
+            # Cloned, as what safe_open gives may still be the file itself, mapped.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise _Damaged(" ".join(str(error).split())) from None
+    if sum_then != checksum(version, step, tensors):
+        raise _Damaged("its content does not match its checksum")
+    if version != FORMAT_VERSION:
+        raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")
+    if step != _step(path):
+        raise _Damaged(f"it holds step {step}")
+    return step, tensors
+
+
+def _set_aside(path: Path) -> None:
+    """Renames a damaged checkpoint, so that it is neither taken again nor removed as an old one."""
+    with storage(path):
+        path.rename(path.with_name(f"{path.name}.damaged"))
+        fsync(path.parent)

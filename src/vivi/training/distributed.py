@@ -1,0 +1,130 @@
+"""The processes that compute a step together; torchrun starts them, one per GPU. Alone, it all does nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from vivi.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among its peers."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    def cores(self, cores: int) -> range:
+        """Which cores of the batch are computed here."""
+        if cores % self.size:
+            raise UserError(
+                f"{self.size} processes cannot share {cores} cores evenly: start a number of processes that divides "
+                f"{cores}, or set --batch.cores"
+            )
+        share = cores // self.size
+        return range(self.rank * share, (self.rank + 1) * share)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """The values of all processes, one after the other along the first dimension; no gradient flows."""
+        if self.size == 1:
+            return values.detach()
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(parts, values.detach().contiguous())
+        return torch.cat(parts)
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces each tensor by its sum over the processes, in one message."""
+        if self.size == 1 or not tensors:
+            return
+        message = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(message)
+        for tensor, total in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set anywhere."""
+        if self.size == 1:
+            return flag
+        count = torch.tensor(float(flag), device=self.device)
+        dist.all_reduce(count)
+        return bool(count.item() > 0)
+
+    def first_alone(self, action: Callable[[], T]) -> T | None:
+        """What the first process gets from an action that the others wait for; where it fails, all end, and the first
+        one says why."""
+        result: T | None = None
+        failure: Exception | None = None
+        if self.rank == 0:
+            try:
+                result = action()
+            except Exception as error:
+                failure = error
+        if self.any(failure is not None):
+            if failure is None:
+                sys.exit(1)
+            raise failure
+        return result
+
+
+@contextmanager
+def join_world(device: str) -> Iterator[World]:
+    """Meets the other processes, if torchrun has started any. `device` is cpu, cuda, cuda:N, mps, ... or auto."""
+    rank, size, local = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
+    with said_once():
+        here = choose_device(device, local)
+    if size == 1:
+        yield World(here)
+        return
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
+    # Building the index of a large corpus, which the others wait for, takes minutes.
+    dist.init_process_group("nccl" if here.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+    try:
+        yield World(here, rank, size)
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """What goes wrong in every process alike, inside, is said by the first one alone."""
+    try:
+        yield
+    except UserError:
+        if int(os.environ.get("RANK", "0")) > 0:
+            sys.exit(1)
+        raise
+
+
+_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+
+
+def choose_device(name: str, local: int = 0) -> torch.device:
+    """The device of this name; auto: a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps", "xpu"):
+            raise RuntimeError("it is no kind of device that trains")
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("this machine has no CUDA device, or torch cannot use it")
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", local)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {name} cannot be used: {str(error).splitlines()[0]}") from None
+    return device

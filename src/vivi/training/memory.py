@@ -1,0 +1,48 @@
+"""How many cores to compute at once, when the machine's owner does not say."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vivi.errors import UserError
+from vivi.model.vivi import Vivi
+from vivi.recipes import Recipe
+
+# On a CPU the number must not depend on what else runs there, or a resumed run would round differently.
+_CPU_BYTES = 4 << 30
+# For gradients of activations, workspaces and fragmentation.
+_CUDA_SHARE = 0.6
+
+
+def cores_at_once(model: Vivi, recipe: Recipe, cores: int, device: torch.device) -> int:
+    """The largest number of cores that divides `cores` and whose activations fit."""
+    copies = 4 if recipe.loss.frame == "rotation" else 1
+    frames = recipe.batch.videos // recipe.batch.cores * recipe.batch.shots * recipe.batch.frames * copies
+    room = _CUDA_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _CPU_BYTES
+    fit = int(room // (frames * activation_bytes(model, recipe.augment.size, device)))
+    return max(count for count in range(1, cores + 1) if cores % count == 0 and count <= max(1, fit))
+
+
+def activation_bytes(model: Vivi, size: int, device: torch.device) -> int:
+    """What the backward pass keeps of one frame: measured on two, as batch norm needs them."""
+    kept: dict[int, int] = {}
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    frames = torch.zeros(1, 2, 3, size, size, device=device)
+    with model.encoder.statistics_left_alone(), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        held = model.encoder(frames)  # keeps the tensors alive, so that no address is used twice
+    if held.shape[-1] != model.encoder.features:
+        name = model.encoder.architecture.name
+        raise UserError(
+            f"--encoder.name {name} cannot be an encoder: it gives {held.shape[-1]} features a frame where timm says "
+            f"{model.encoder.features}"
+        )
+    del held
+    return max(1, sum(kept.values()) // 2)

@@ -1,0 +1,172 @@
+"""Tells whether training works, from some frames of held-out videos: do features spread, and find their video?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vivi.batches.augment import DRAWS, unaugmented
+from vivi.batches.index import Index, read_frames
+from vivi.batches.loader import decode, pack
+from vivi.transfer.features import encode
+
+_BATCH = 256  # frames that the encoder sees at once
+_CHUNK = 1024  # frames compared with all others at once
+
+
+def spread(features: Tensor) -> Tensor:
+    """How far the directions of features (n, d) differ: 1 as much as random ones, 0 not at all (collapse).
+
+    It is the standard deviation of the L2-normalised features, mean over dimensions, times √d.
+    """
+    directions = F.normalize(features.float(), dim=1)
+    return directions.std(dim=0).mean() * math.sqrt(features.shape[1])
+
+
+def effective_rank(features: Tensor) -> Tensor:
+    """How many dimensions the features (n, d) use, from 0 (all alike) to min(n - 1, d).
+
+    RankMe (Garrido et al., 2023): exp of the entropy of the singular values of the centred features, divided by
+    their sum.
+    """
+    exact = features.double()
+    if not exact.isfinite().all():
+        return features.new_full((), math.nan)
+    centred = exact - exact.mean(dim=0)
+    smaller = centred @ centred.T if len(centred) <= centred.shape[1] else centred.T @ centred
+    values = torch.linalg.eigvalsh(smaller).clamp(min=0).sqrt()  # the singular values; min(n, d)
+    # What lies below the rounding of float32 features is noise, which would look like many dimensions.
+    values = values[values > exact.norm() * torch.finfo(torch.float32).eps]
+    if not len(values):
+        return features.new_zeros(())
+    shares = values / values.sum()
+    return torch.exp(-(shares * shares.log()).sum()).to(features.dtype)
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How often a frame's nearest neighbour from another shot is of its own video, and how often by chance."""
+
+    accuracy: float
+    chance: float
+
+
+def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> Retrieval | None:
+    """Looks for each frame's nearest neighbour, by cosine, among the frames of all shots but its own.
+
+    `features` (n, d); `videos` and `shots` (n,) say where the frames are from, a shot by its number in its video or
+    in all. Frames whose video has no other shot are only found, they do not look; None if no frame can look.
+    """
+    directions = F.normalize(features.float(), dim=1)
+    videos, shots = videos.to(features.device), shots.to(features.device)
+    hits, chance, queries = 0, 0.0, 0
+    for rows in torch.arange(len(features), device=features.device).split(_CHUNK):
+        own_video = videos[rows, None] == videos  # (rows, n)
+        own_shot = own_video & (shots[rows, None] == shots)
+        right = own_video & ~own_shot
+        similarity = (directions[rows] @ directions.T).masked_fill(own_shot, -math.inf)
+        found = right.gather(1, similarity.argmax(dim=1, keepdim=True)).squeeze(1)
+        looks = right.any(dim=1)
+        by_chance = right.sum(dim=1) / (~own_shot).sum(dim=1).clamp(min=1)
+        hits += int(found[looks].sum())
+        chance += float(by_chance[looks].double().sum())
+        queries += int(looks.sum())
+    return Retrieval(hits / queries, chance / queries) if queries else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which shots are watched, by position in the index; `note` says what is unusual about them, or nothing."""
+
+    videos: NDArray[np.int64]
+    shots: NDArray[np.int64]
+    note: str
+
+
+def choose(
+    first_shot: NDArray[np.int64], test: NDArray[np.bool_], videos: int = 128, shots_per_video: int = 4
+) -> Choice:
+    """Chooses up to `videos` held-out videos of two shots or more, evenly over the index, and shots evenly in each.
+
+    `first_shot` (videos + 1) are the positions of each video's first shot, `test` (videos,) which are held out.
+    """
+    counts = np.diff(first_shot)
+    held_out = np.asarray(test, dtype=bool)
+    # One video alone would always find itself.
+    cases = [
+        (held_out & (counts >= 2), shots_per_video, ""),
+        (counts >= 2, shots_per_video, "too few held-out videos have two shots: training videos are watched as well"),
+        (counts >= 1, 1, "too few videos have two shots: retrieval is left out"),
+    ]
+    for eligible, most, note in cases:
+        candidates = np.flatnonzero(eligible)
+        if len(candidates) >= 2:
+            chosen = _evenly(candidates, videos)
+            parts = [_evenly(np.arange(first_shot[video], first_shot[video + 1]), most) for video in chosen]
+            return Choice(np.repeat(chosen, [len(part) for part in parts]), np.concatenate(parts), note)
+    nothing = np.zeros(0, np.int64)
+    return Choice(nothing, nothing, "there are too few videos to watch")
+
+
+def _evenly(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    count = min(len(values), most)
+    return values[np.arange(count) * len(values) // max(count, 1)]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The frames that are watched, decoded once."""
+
+    frames: Tensor  # uint8 (n, 3, size, size)
+    videos: Tensor  # (n,)
+    shots: Tensor  # (n,)
+    note: str = ""
+
+
+def read_held_out(index: Index, size: int, videos: int = 128) -> HeldOut:
+    """Reads and decodes the frames to watch: the middle one of each chosen shot."""
+    choice = choose(index.first_shot, index.test, videos)
+    images: list[Tensor] = []
+    places: list[tuple[int, int]] = []
+    for video, shot in zip(choice.videos.tolist(), choice.shots.tolist(), strict=True):
+        [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
+        # A damaged frame is left out.
+        with suppress(RuntimeError, ValueError):
+            images.append(decode(jpeg))
+            places.append((video, shot))
+    return held_out_frames(images, places, size, choice.note)
+
+
+def held_out_frames(
+    images: Sequence[Tensor], places: Sequence[tuple[int, int]], size: int, note: str = ""
+) -> HeldOut:
+    """Frames, uint8 (3, height, width) of any size, and the video and shot of each: their middle squares, resized."""
+    where = torch.tensor(places, dtype=torch.long).view(-1, 2)
+    frames = torch.zeros(0, 3, size, size, dtype=torch.uint8)
+    if images:
+        draws = np.zeros((len(images), DRAWS), np.float32)  # none are used
+        seen = unaugmented(pack(images, draws, pin=False), size)  # (n, 3, size, size) in [-1, 1]
+        frames = ((seen + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    return HeldOut(frames, where[:, 0], where[:, 1], note)
+
+
+def watch(encoder: nn.Module, held_out: HeldOut) -> dict[str, float]:
+    """The encoder's retrieval on the held-out frames, beside chance, and the spread and rank of its features.
+
+    The encoder is in evaluation mode meanwhile, and unchanged afterwards. What cannot be told is left out.
+    """
+    if len(held_out.frames) < 2:
+        return {}
+    half = (0.5, 0.5, 0.5)  # pixels in [-1, 1], as in training
+    features = encode(encoder, held_out.frames.split(_BATCH), half, half, next(encoder.parameters()).device)
+    found = retrieval(features, held_out.videos, held_out.shots)
+    values = {} if found is None else {"retrieval": found.accuracy, "retrieval_chance": found.chance}
+    return {**values, "spread": float(spread(features)), "effective_rank": float(effective_rank(features))}

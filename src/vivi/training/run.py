@@ -1,0 +1,82 @@
+"""The folder of a run.
+
+recipe.json           the recipe, every field
+run.json              the corpus it learns from, what was overridden, versions
+metrics.jsonl         losses, accuracies and retrieval over the steps; tensorboard/ has the same
+augmented.png         what the encoder sees
+curves.png            the metrics as curves, drawn with each checkpoint
+checkpoints/          to resume from
+encoder.safetensors   the result, and encoder.json, which says how to load it
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from pathlib import Path
+
+import timm
+import torch
+
+from vivi.batches.index import Index
+from vivi.errors import UserError
+from vivi.recipe_files import differences, read_recipe, recipe_json
+from vivi.recipes import Recipe
+from vivi.storage import storage, write_atomically
+
+# What write_atomically leaves behind of our files when it is killed.
+_OURS = re.compile(r"(recipe\.json|run\.json|metrics\.jsonl|augmented\.png|curves\.png|encoder\.\w+)\.\d+\.tmp")
+
+
+def open_run(out: Path, recipe: Recipe, named: Recipe, index: Index) -> None:
+    """Begins the run, or makes sure that the one in the folder is this; `named` is the recipe before overrides."""
+    path = out / "recipe.json"
+    leftovers = [entry for entry in out.iterdir() if _OURS.fullmatch(entry.name)]  # of a run that was killed
+    if path.exists():
+        _check_same(out, read_recipe(path), recipe, index)
+    elif set(out.iterdir()) - {out / "run.json", *leftovers}:
+        lost = " (its recipe.json is gone: put it back)" if (out / "checkpoints").exists() else ""
+        raise UserError(f"{out} holds other files and is no run{lost}; choose a new or empty folder for --out")
+    else:
+        _write_about(out, recipe, named, index)
+    with storage(out):
+        for leftover in leftovers:
+            leftover.unlink(missing_ok=True)
+    # Last, and again when the number of steps has grown: a folder with a recipe.json is a run.
+    write_atomically(path, recipe_json(recipe).encode())
+
+
+def _write_about(out: Path, recipe: Recipe, named: Recipe, index: Index) -> None:
+    about = {
+        "corpus": str(index.corpus.resolve()),
+        "corpus_fingerprint": index.fingerprint,
+        "overridden": {name: {"from": old, "to": new} for name, (old, new) in differences(named, recipe).items()},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "timm": timm.__version__,
+        },
+    }
+    write_atomically(out / "run.json", json.dumps(about, indent=2).encode() + b"\n")
+
+
+def _check_same(out: Path, before: Recipe, recipe: Recipe, index: Index) -> None:
+    """Only the number of steps may differ, and only grow."""
+    for name, (old, new) in differences(before, recipe).items():
+        flag = "--" + name.replace("_", "-")
+        if name == "steps":
+            if new < old:
+                raise UserError(f"{out} has {flag} {old}: it can be continued to more, not to {new}")
+        elif name == "name":
+            raise UserError(f"{out} is a run of {old}, not of {new}; choose another --out, or name the recipe {old}")
+        else:
+            raise UserError(f"{out} was begun with {flag} {old}, not {new}; use the same value or another --out")
+    try:
+        fingerprint = json.loads((out / "run.json").read_text())["corpus_fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{out / 'run.json'} is missing or damaged ({error}); choose another --out") from None
+    if fingerprint != index.fingerprint:
+        raise UserError(
+            f"{out} was begun on another corpus than {index.corpus} is now; go on with that, or choose a new --out"
+        )

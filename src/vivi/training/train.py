@@ -1,0 +1,191 @@
+"""vivi train: from a corpus and a recipe to a run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from vivi.batches.index import Index, open_index
+from vivi.batches.loader import Loader
+from vivi.batches.sampler import Eligible, eligible
+from vivi.errors import UserError
+from vivi.machine import available_cores
+from vivi.model.encoder import build_encoder, describe
+from vivi.model.vivi import Vivi, build_model
+from vivi.recipe_files import differences
+from vivi.recipes import Recipe, check_recipe
+from vivi.storage import StorageError, locked
+from vivi.training.checkpoint import restore
+from vivi.training.distributed import World, join_world, said_once
+from vivi.training.loop import Training, write_results
+from vivi.training.machine import Machine
+from vivi.training.memory import cores_at_once
+from vivi.training.metrics import MetricsLog
+from vivi.training.monitor import read_held_out
+from vivi.training.progress import TrainProgress
+from vivi.training.run import open_run
+from vivi.training.state import build_optimiser, load_state
+from vivi.training.stop import StopRequest
+from vivi.video.corpus import Corpus
+
+
+def train(
+    recipe: Recipe,
+    corpus: Path,
+    out: Path,
+    machine: Machine | None = None,
+    console: Console | None = None,
+    named: Recipe | None = None,
+) -> None:
+    """Trains a recipe on a corpus, or goes on where the run in `out` was.
+
+    Raises KeyboardInterrupt when a signal asked it to stop, after saving. `named` is the recipe before overrides.
+    """
+    machine, named = machine or Machine(), named or recipe
+    console = console or Console(markup=False, highlight=False)
+    with said_once():
+        check_recipe(recipe)
+        machine.check()
+    try:
+        with join_world(machine.device) as world, ExitStack() as stack:
+            world.first_alone(lambda: stack.enter_context(locked(out, "vivi train")))
+            _train(recipe, named, corpus, out, machine, console if world.rank == 0 else Console(quiet=True), world)
+    except StorageError as error:
+        remedy = "make room" if error.full else "see to it"
+        raise UserError(
+            f"cannot write {error}; what was saved before is intact: {remedy} and run the same command again"
+        ) from error
+
+
+def check_runs(recipes: Sequence[Recipe], corpus: Path) -> None:
+    """Raises for the first recipe that cannot work with this corpus."""
+    with said_once():
+        for recipe in recipes:
+            check_recipe(recipe)
+        index = open_index(Corpus(corpus))
+        for recipe in recipes:
+            eligible(index, recipe.batch)
+            build_encoder(recipe.encoder, recipe.augment.size)
+
+
+def _train(
+    recipe: Recipe, named: Recipe, corpus: Path, out: Path, machine: Machine, console: Console, world: World
+) -> None:
+    with said_once():
+        mine = world.cores(recipe.batch.cores)
+        index = world.first_alone(lambda: open_index(Corpus(corpus))) or open_index(Corpus(corpus))
+        usable = eligible(index, recipe.batch)
+        model = build_model(recipe).to(world.device)
+        at_once = _set_up(model, recipe, machine, len(mine), world)
+        world.first_alone(lambda: open_run(out, recipe, named, index))
+        optimiser = build_optimiser(model, recipe.optimiser)
+        start = _restore(model, optimiser, out, console, world)
+        _describe(recipe, named, model, index, usable, world, console)
+        if start >= recipe.steps:
+            if world.rank == 0:  # once more, in case the run was killed before it came to this
+                write_results(out, model.encoder, recipe.name, start)
+            console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
+            return
+        if start:
+            console.print(f"going on after step {start}")
+        held_out = read_held_out(index, recipe.augment.size) if world.rank == 0 else None
+        if held_out is not None and held_out.note:
+            console.print(held_out.note, style="yellow", soft_wrap=True)
+
+    processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    threads = machine.threads or max(1, available_cores() // processes_here)
+    pin = world.device.type == "cuda"
+    loader = Loader(index, recipe.batch, recipe.seed, mine.start, mine.stop, threads, start, recipe.steps, pin=pin)
+    with (
+        loader,
+        _metrics_log(out, start or -1, world) as log,
+        StopRequest() as stop,
+        TrainProgress(start, recipe.steps, console) as progress,
+    ):
+        training = Training(recipe, machine, out, world, model, optimiser, at_once, log, held_out, progress, console)
+        training.run(loader, start, stop)
+    if pin:
+        console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
+    console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
+    if world.any(stop.requested):  # too late for this run, but not for what would come after it
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _metrics_log(out: Path, restored_step: int, world: World) -> Iterator[MetricsLog | None]:
+    if world.rank > 0:
+        yield None
+        return
+    with MetricsLog(out, restored_step) as log:
+        yield log
+
+
+def _restore(model: Vivi, optimiser: torch.optim.SGD, out: Path, console: Console, world: World) -> int:
+    """Puts the newest valid checkpoint in place; returns its step, or 0. The first process sets bad ones aside."""
+
+    def warn(line: str) -> None:
+        console.print(line, style="yellow", soft_wrap=True)
+
+    folder = out / "checkpoints"
+    restored = world.first_alone(lambda: restore(folder, warn))
+    if world.rank > 0:
+        restored = restore(folder, warn)
+    if restored is None:
+        if (out / "encoder.json").exists():  # written with each checkpoint
+            raise UserError(f"{out} was trained before, and {folder} is gone: put it back, or choose another --out")
+        return 0
+    step, tensors = restored
+    load_state(model, optimiser, tensors)
+    return step
+
+
+def _describe(
+    recipe: Recipe, named: Recipe, model: Vivi, index: Index, usable: Eligible, world: World, console: Console
+) -> None:
+    batch = recipe.batch
+    parameters = sum(parameter.numel() for parameter in model.encoder.parameters()) / 1e6
+    cores = f"{batch.cores} cores" if batch.cores > 1 else "one core"
+    processes = f" in {world.size} processes" if world.size > 1 else ""
+    console.print(
+        f"{recipe.name}: {describe(model.encoder.architecture)} ({parameters:.1f} M parameters), "
+        f"{batch.videos} videos × {batch.shots} shots × {batch.frames} frames a step in {cores}, "
+        f"on {_device_name(world.device)}{processes}",
+        soft_wrap=True,
+    )
+    for name, (old, new) in differences(named, recipe).items():
+        console.print(f"overridden: {name} = {new} (was {old})", soft_wrap=True)
+    videos = f"{len(usable.videos):,} training videos"
+    dropped = f", {usable.dropped:,} with fewer than {batch.shots} shots left out" if usable.dropped else ""
+    console.print(f"{index.corpus}: {videos}{dropped}, {int(index.test.sum()):,} held out", soft_wrap=True)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def _set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: World) -> int:
+    """Chooses precision, compiles, and returns how many cores to compute at once."""
+    on_gpu = world.device.type == "cuda"
+    model.train()
+    bfloat16 = machine.precision == "bfloat16" or (machine.precision == "auto" and on_gpu)
+    model.encoder.precision = torch.bfloat16 if bfloat16 else torch.float32
+    try:
+        fit = cores_at_once(model, recipe, cores, world.device)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"{recipe.encoder.name} cannot take frames of {recipe.augment.size} px ({reason}): set --augment.size"
+        ) from None
+    if cores % (machine.micro_batch or 1):
+        raise UserError(
+            f"--micro-batch {machine.micro_batch} does not divide this process's number of cores, {cores}, evenly"
+        )
+    if machine.compile == "on" or (machine.compile == "auto" and on_gpu):
+        model.encoder.backbone.compile()
+    return machine.micro_batch or fit

@@ -1,0 +1,1 @@
+"""What the representation is worth: features of an encoder, and the tasks solved with them."""

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Gathers, where there is a network, what a bare GPU machine lacks: scratch/gpu/wheels and scratch/gpu/videos.
+#     bash studies/gpu/pack.sh [FOLDER OF VIDEOS]
+# Then bring the repository with scratch/gpu to the machine, at once or in parts, and run studies/gpu/setup.sh there.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python_version=${PYTHON_VERSION:-3.12}
+mkdir -p scratch/gpu/wheels
+# torch, torchvision, timm, pyarrow, rich, matplotlib and tensorboard are expected there.
+"${PYTHON:-.venv/bin/python}" -m pip download --quiet --dest scratch/gpu/wheels --no-deps --only-binary=:all: \
+    --python-version "$python_version" av tyro docstring-parser typeguard safetensors
+if [ $# -gt 0 ]; then
+    rm -rf scratch/gpu/videos
+    cp -r "$1" scratch/gpu/videos
+fi
+du -sh scratch/gpu/*

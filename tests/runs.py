@@ -1,0 +1,85 @@
+"""Small training runs, in a process of their own or in this one, and how two of them are compared."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import tyro
+from rich.console import Console
+
+from vivi.cli import commands
+from vivi.errors import UserError
+from vivi.training.checkpoint import restore
+from vivi.training.metrics import TIMING, read_metrics
+
+# Small enough for seconds: 4 videos × 4 shots × 2 frames of 32 px in 2 cores.
+SMALL = [
+    *("--batch.videos", "4", "--batch.cores", "2", "--batch.frames", "2", "--augment.size", "32"),
+    *("--encoder.width", "0.125", "--loss.exemplar-features", "32", "--loss.shot-features", "16"),
+    *("--optimiser.warmup", "3"),
+]
+OFTEN = ["--log-every", "1", "--monitor-every", "4", "--checkpoint-every", "2"]
+
+
+def command(corpus: Path, out: Path, *flags: object, recipe: str = "vivi-ex4-tiny") -> list[str]:
+    arguments = ["train", recipe, "--corpus", corpus, "--out", out, *SMALL, *flags]
+    return [sys.executable, "-m", "vivi", *map(str, arguments)]
+
+
+def train(corpus: Path, out: Path, *flags: object, recipe: str = "vivi-ex4-tiny") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(corpus, out, *flags, recipe=recipe), capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def run_here(corpus: Path, out: Path, *flags: object, recipe: str = "vivi-ex4-tiny") -> str:
+    """The same in this process, which need not start first; returns what it prints."""
+    arguments = command(corpus, out, *flags, recipe=recipe)[3:]
+    console = Console(file=io.StringIO(), width=10_000)
+    tyro.cli(commands(arguments), args=arguments).run(console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def refusal(corpus: Path, out: Path, *flags: object, recipe: str = "vivi-ex4-tiny") -> str:
+    """The one line that a run in this process ends with."""
+    with pytest.raises(UserError) as caught:
+        run_here(corpus, out, *flags, recipe=recipe)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def without_timing(run: Path) -> list[dict[str, Any]]:
+    return [{name: value for name, value in line.items() if name not in TIMING} for line in read_metrics(run)]
+
+
+def final_state(run: Path) -> dict[str, torch.Tensor]:
+    restored = restore(run / "checkpoints", pytest.fail)
+    assert restored is not None
+    return restored[1]
+
+
+def assert_same_run(first: Path, second: Path) -> None:
+    """The same metrics and the same weights, bit for bit."""
+    assert without_timing(first) == without_timing(second)
+    one, two = final_state(first), final_state(second)
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    for name in ("encoder.safetensors", "encoder.json", "recipe.json"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def error_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def steps_logged(run: Path) -> int:
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0

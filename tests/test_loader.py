@@ -1,0 +1,227 @@
+"""The loader: the planned frames, whatever the threads do; damaged frames replaced and named; ends when told to."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_index import make_corpus
+from torch import Tensor
+
+from vivi.batches.index import Index, open_index
+from vivi.batches.loader import LoadedBatch, Loader, decode, pack
+from vivi.batches.sampler import eligible, plan
+from vivi.errors import UserError
+from vivi.recipes import Batch
+from vivi.video.corpus import Corpus, shard_path
+
+BATCH = Batch(videos=4, shots=2, frames=6, cores=2)
+
+
+@pytest.fixture(scope="module")
+def index(corpus: Path) -> Index:
+    return open_index(Corpus(corpus))
+
+
+def load(
+    index: Index,
+    batch: Batch = BATCH,
+    cores: tuple[int, int] = (0, 2),
+    threads: int = 2,
+    start: int = 0,
+    steps: int = 4,
+    prefetch: int = 2,
+) -> list[LoadedBatch]:
+    with Loader(index, batch, 0, *cores, threads, start, steps, prefetch) as loader:
+        return list(loader)
+
+
+def assert_equal(a: list[LoadedBatch], b: list[LoadedBatch]) -> None:
+    assert [one.step for one in a] == [one.step for one in b]
+    for left, right in zip(a, b, strict=True):
+        assert torch.equal(left.noise, right.noise)
+        for one, other in zip(left.cores, right.cores, strict=True):
+            assert torch.equal(one.pixels, other.pixels)
+            assert np.array_equal(one.sizes, other.sizes) and np.array_equal(one.draws, other.draws)
+
+
+def jpeg(level: int, size: tuple[int, int] = (24, 16), mode: str = "RGB") -> bytes:
+    """A frame of one colour."""
+    colours = {"RGB": (level, level, level), "L": (level,), "CMYK": (0, 0, 0, 255 - level)}
+    stream = io.BytesIO()
+    Image.new(mode, size, colours[mode]).save(stream, "JPEG", quality=95)
+    return stream.getvalue()
+
+
+def levels(batch: LoadedBatch, core: int = 0) -> list[int]:
+    """The colour of each frame of a core, to the nearest ten."""
+    canvas = batch.cores[core]
+    means = [pixels[:, :h, :w].float().mean() for pixels, (h, w) in zip(canvas.pixels, canvas.sizes, strict=True)]
+    return [round(float(mean) / 10) * 10 for mean in means]
+
+
+def test_the_frames_are_those_of_the_plan(corpus: Path, index: Index) -> None:
+    opened = Corpus(corpus)
+    rows = {row["video"]: row for row in opened.videos.to_pylist()}
+    found = eligible(index, BATCH)
+    for batch in load(index):
+        whole = plan(index, found, BATCH, 0, batch.step)
+        assert torch.equal(batch.noise.flatten(0, 1), torch.from_numpy(whole.noise))
+        assert batch.noise.shape == (2, 2, 3)
+        for number, canvas in enumerate(batch.cores):
+            place = 0
+            for video in (2 * number, 2 * number + 1):
+                position = int(whole.video[video])
+                shots = list(opened.shots(rows[index.video_name(position)]))
+                for shot, frames in zip(whole.shot[video], whole.frame[video], strict=True):
+                    for frame in frames:
+                        stored = shots[shot - index.first_shot[position]].frames[frame]
+                        expected = torch.from_numpy(np.array(Image.open(io.BytesIO(stored)))).permute(2, 0, 1)
+                        height, width = canvas.sizes[place]
+                        assert (height, width) == expected.shape[1:]
+                        assert torch.equal(canvas.pixels[place, :, :height, :width], expected)
+                        assert not canvas.pixels[place, :, height:].any()
+                        assert not canvas.pixels[place, :, :, width:].any()
+                        place += 1
+            assert place == len(canvas.pixels)
+            assert np.array_equal(canvas.draws, whole.cores(number, number + 1, 2).draws.reshape(place, -1))
+
+
+@pytest.mark.parametrize(("threads", "prefetch"), [(1, 0), (2, 1), (5, 4)])
+def test_batches_do_not_depend_on_threads_or_prefetching(index: Index, threads: int, prefetch: int) -> None:
+    assert_equal(load(index, threads=threads, prefetch=prefetch), load(index))
+
+
+def test_starting_at_a_step_is_iterating_to_it(index: Index) -> None:
+    assert_equal(load(index, start=7, steps=9), load(index, steps=9)[7:])
+    assert load(index, start=9, steps=9) == []
+
+
+def test_the_cores_of_two_processes_make_the_batch_of_one(index: Index) -> None:
+    whole = load(index)
+    parts = load(index, cores=(0, 1)), load(index, cores=(1, 2))
+    joined = [
+        LoadedBatch(one.step, one.cores + other.cores, torch.cat([one.noise, other.noise]))
+        for one, other in zip(*parts, strict=True)
+    ]
+    assert_equal(joined, whole)
+
+
+def test_one_frame_comes_as_often_as_asked(index: Index) -> None:
+    batch = Batch(videos=4, shots=1, frames=3, cores=2, source="frame")
+    for loaded in load(index, batch):
+        for canvas in loaded.cores:
+            frames = canvas.pixels.unflatten(0, (2, 3))
+            assert torch.equal(frames[:, 0], frames[:, 1]) and torch.equal(frames[:, 0], frames[:, 2])
+
+
+def test_frames_of_any_size_are_packed() -> None:
+    sizes = [(4, 9), (7, 3), (5, 5)]
+    frames = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in sizes]
+    canvas = pack(frames, np.zeros((3, 2), np.float32), pin=False)
+    assert canvas.pixels.shape == (3, 3, 7, 9) and canvas.sizes.tolist() == [list(size) for size in sizes]
+    for pixels, frame, (height, width) in zip(canvas.pixels, frames, sizes, strict=True):
+        assert torch.equal(pixels[:, :height, :width], frame)
+        assert pixels.sum() == frame.sum()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_grey_and_cmyk_frames_become_rgb(mode: str) -> None:
+    frame: Tensor = decode(jpeg(100, mode=mode))
+    assert frame.shape == (3, 16, 24) and frame.dtype == torch.uint8
+    assert ((frame.int() - 100).abs() <= 3).all()
+
+
+def corpus_of(folder: Path, shots: list[list[bytes]]) -> Index:
+    return open_index(make_corpus(folder, {"clip": shots}))
+
+
+@pytest.mark.parametrize("broken", [b"", b"no JPEG", jpeg(0)[:200], jpeg(0)[:-20]])
+def test_a_damaged_frame_is_replaced_by_the_nearest_and_named_once(tmp_path: Path, broken: bytes) -> None:
+    shots = [[jpeg(10), broken, jpeg(30), broken, broken, jpeg(60)], [jpeg(200)] * 6]
+    index = corpus_of(tmp_path, shots)
+    with Loader(index, Batch(videos=1, shots=2, frames=6, cores=1), 0, 0, 1, 2, 0, 3) as loader:
+        for batch in loader:
+            assert levels(batch) == [10, 10, 30, 30, 60, 60] + [200] * 6
+            assert sorted(loader.damaged.values()) == [batch.step + 1] * 3
+    messages = list(loader.damaged)
+    assert [line.split(":")[0] for line in messages] == [f"video clip shot 0 frame {frame}" for frame in (1, 3, 4)]
+    assert all(line.split(": ", 1)[1] and "\n" not in line for line in messages)
+
+
+def test_where_all_frames_of_a_batch_are_damaged_the_nearest_of_the_shot_stands_in(tmp_path: Path) -> None:
+    index = corpus_of(tmp_path, [[jpeg(10), b"?", b"?", b"?", jpeg(50), jpeg(60)]])
+    batch = Batch(videos=1, shots=1, frames=2, cores=1)
+    found = eligible(index, batch)
+    seen = set()
+    for loaded in load(index, batch, (0, 1), steps=40):
+        first = int(plan(index, found, batch, 0, loaded.step).frame[0, 0, 0])
+        expected = {0: [10, 10], 1: [10, 10], 2: [10, 50], 3: [50, 50], 4: [50, 60]}
+        assert levels(loaded) == expected[first]
+        seen.add(first)
+    assert seen == {0, 1, 2, 3, 4}
+
+
+def test_a_shot_without_a_good_frame_is_grey(tmp_path: Path) -> None:
+    index = corpus_of(tmp_path, [[b"?", b"!"], [jpeg(40)]])
+    (batch,) = load(index, Batch(videos=1, shots=2, frames=3, cores=1), (0, 1), steps=1)
+    assert levels(batch) == [130] * 3 + [40] * 3
+    assert (batch.cores[0].pixels[0, :, :16, :24] == 128).all()
+
+
+def test_a_shard_that_goes_stops_the_run_at_its_step(tmp_path: Path) -> None:
+    index = corpus_of(tmp_path, [[jpeg(10)]])
+    steps = []
+    with (
+        Loader(index, Batch(videos=1, shots=1, frames=1, cores=1), 0, 0, 1, 2, 0, 20) as loader,
+        pytest.raises(UserError, match=r"00000.arrow is missing"),
+    ):
+        for batch in loader:
+            steps.append(batch.step)
+            shard_path(tmp_path, 0).unlink(missing_ok=True)
+    assert steps[0] == 0 and len(steps) <= 3  # what was read ahead is still yielded
+
+
+def test_closing_stops_the_threads_quickly(index: Index) -> None:
+    before = threading.active_count()
+    batch = Batch(videos=8, shots=2, frames=8, cores=2)
+    with Loader(index, batch, 0, 0, 2, 3, 0, 10_000, prefetch=300) as loader:
+        next(iter(loader))
+        assert threading.active_count() > before
+        start = time.perf_counter()
+    assert time.perf_counter() - start < 2
+    assert threading.active_count() == before
+
+
+def test_ctrl_c_interrupts_the_consumer_and_ends_the_threads(index: Index) -> None:
+    before = threading.active_count()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    pressed = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            Loader(index, BATCH, 0, 0, 2, 2, 0, 10**6, prefetch=20) as loader,
+        ):
+            for batch in loader:
+                if batch.step == 0:
+                    pressed.start()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    pressed.join()
+    assert threading.active_count() == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_canvases_are_pinned_if_asked(index: Index) -> None:
+    with Loader(index, BATCH, 0, 0, 2, 2, 0, 1, pin=True) as loader:
+        (batch,) = loader
+    assert all(canvas.pixels.is_pinned() for canvas in batch.cores)
+    assert_equal([batch], load(index, steps=1))
