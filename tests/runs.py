@@ -40,7 +40,12 @@ def train(corpus: Path, out: Path, *flags: object, recipe: str = "vivi-ex4-tiny"
 
 def run_here(corpus: Path, out: Path, *flags: object, recipe: str = "vivi-ex4-tiny") -> str:
     """The same in this process, which need not start first; returns what it prints."""
-    arguments = command(corpus, out, *flags, recipe=recipe)[3:]
+    return vivi_here(*command(corpus, out, *flags, recipe=recipe)[3:])
+
+
+def vivi_here(*words: object) -> str:
+    """Any command line in this process."""
+    arguments = [str(word) for word in words]
     console = Console(file=io.StringIO(), width=10_000)
     tyro.cli(commands(arguments), args=arguments).run(console)
     assert isinstance(console.file, io.StringIO)

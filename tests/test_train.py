@@ -14,16 +14,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Disk, Run
+from conftest import Disk
 from PIL import Image
 from runs import (
     OFTEN,
     assert_same_run,
     command,
     error_line,
+    refusal,
     run_here,
     steps_logged,
     train,
+    vivi_here,
     without_timing,
 )
 
@@ -50,6 +52,7 @@ def test_a_run_leaves_what_it_promises(whole: Path) -> None:
     assert encoder(transform(Image.new("RGB", (40, 30)))[None]).shape == (1, 64)
 
 
+@pytest.mark.timeout(600)  # seven processes, on whatever else the machine has to do
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,12 +74,9 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
         if kills < 5 and running.poll() is None:
             running.kill()
             kills += 1
-        elif running.wait(120) == 0:
+        if running.wait() == 0:
             break
-        running.wait()
-    assert kills >= 3, "the run ended before it could be killed"
-    done = train(corpus, out, "--steps", 30, *OFTEN)
-    assert done.returncode == 0, done.stderr
+    assert running.returncode == 0 and kills >= 3, f"{kills} kills, then {running.returncode}"
     assert_same_run(whole, out)
 
 
@@ -105,13 +105,10 @@ def test_a_signal_ends_the_run_after_its_step_and_it_goes_on(
 
 def test_a_run_is_made_longer_and_not_shorter(whole: Path, corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert train(corpus, out, "--steps", 12, *OFTEN).returncode == 0
-    again = train(corpus, out, "--steps", 12, *OFTEN)
-    assert again.returncode == 0 and "has its 12 steps already" in again.stdout
-    shorter = train(corpus, out, "--steps", 5)
-    assert shorter.returncode == 1 and "has --steps 12" in shorter.stderr
-    longer = train(corpus, out, "--steps", 30, *OFTEN)
-    assert longer.returncode == 0 and "going on after step 12" in longer.stdout
+    run_here(corpus, out, "--steps", 12, *OFTEN)
+    assert "has its 12 steps already" in run_here(corpus, out, "--steps", 12, *OFTEN)
+    assert "has --steps 12" in refusal(corpus, out, "--steps", 5)
+    assert "going on after step 12" in run_here(corpus, out, "--steps", 30, *OFTEN)
     assert_same_run(whole, out)
 
 
@@ -153,15 +150,13 @@ def test_training_goes_on_whatever_becomes_of_its_output(
 
 def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(whole: Path, corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert train(corpus, out, "--steps", 20, *OFTEN).returncode == 0
+    run_here(corpus, out, "--steps", 20, *OFTEN)
     newest = out / "checkpoints" / "step-00000020.safetensors"
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    done = train(corpus, out, "--steps", 30, *OFTEN)
-    assert done.returncode == 0, done.stderr
-    assert "step-00000020.safetensors is damaged" in " ".join(done.stdout.split())
-    assert "going on after step 18" in done.stdout
+    output = run_here(corpus, out, "--steps", 30, *OFTEN)
+    assert "step-00000020.safetensors is damaged" in output and "going on after step 18" in output
     newest.with_name(newest.name + ".damaged").unlink()
     assert_same_run(whole, out)
 
@@ -235,11 +230,10 @@ def test_the_losses_beyond_the_paper_are_flags(corpus: Path, tmp_path: Path) -> 
     assert line["loss"] == pytest.approx(total, rel=1e-5)
 
 
-def test_the_demo_trains_on_what_it_made(vivi: Run, tmp_path: Path) -> None:
-    done = vivi("demo", "--out", tmp_path, "--videos", 24, "--steps", 2)
-    assert done.returncode == 0, done.stderr
+def test_the_demo_trains_on_what_it_made(tmp_path: Path) -> None:
+    output = vivi_here("demo", "--out", tmp_path, "--videos", 24, "--steps", 2)
     assert (tmp_path / "page" / "index.html").exists() and (tmp_path / "run" / "encoder.safetensors").exists()
-    assert "a held-out frame finds another shot of its video" in done.stdout
+    assert "a held-out frame finds another shot of its video" in output
     with Image.open(tmp_path / "run" / "curves.png") as picture:
         assert picture.size == (1400, 320)
 
@@ -259,6 +253,5 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     assert restore(out / "checkpoints", pytest.fail) is not None
     assert not list(out.rglob("*.tmp"))
     (small_disk / "filler").unlink()
-    done = train(corpus, out, *flags)
-    assert done.returncode == 0, done.stderr
+    run_here(corpus, out, *flags)
     assert_same_run(whole, out)

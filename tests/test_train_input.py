@@ -19,6 +19,7 @@ from runs import (
     run_here,
     steps_logged,
     train,
+    vivi_here,
 )
 
 from vivi.training.metrics import read_metrics
@@ -37,14 +38,13 @@ def test_a_folder_that_is_no_corpus_is_one_line_and_leaves_no_run(tmp_path: Path
 
 
 def test_the_recipe_may_stand_anywhere(corpus: Path, tmp_path: Path, vivi: Run) -> None:
-    done = vivi("train", "--corpus", corpus, "ex-yt-s-tiny", "--out", tmp_path / "run", "--steps", 1, *SMALL)
-    assert done.returncode == 0, done.stderr
+    vivi_here("train", "--corpus", corpus, "ex-yt-s-tiny", "--out", tmp_path / "run", "--steps", 1, *SMALL)
     path = tmp_path / "run" / "recipe.json"
-    again = vivi("train", path, "--corpus", corpus, "--out", tmp_path / "again")
-    assert again.returncode == 0 and (tmp_path / "again" / "recipe.json").read_bytes() == path.read_bytes()
+    vivi_here("train", path, "--corpus", corpus, "--out", tmp_path / "again")
+    assert (tmp_path / "again" / "recipe.json").read_bytes() == path.read_bytes()
     # Not even a folder with a recipe's name changes what is trained.
-    named = vivi("train", path, "--corpus", corpus, "--out", tmp_path / "vivi-ex4")
-    assert named.returncode == 0 and (tmp_path / "vivi-ex4" / "recipe.json").read_bytes() == path.read_bytes()
+    vivi_here("train", path, "--corpus", corpus, "--out", tmp_path / "vivi-ex4")
+    assert (tmp_path / "vivi-ex4" / "recipe.json").read_bytes() == path.read_bytes()
     elsewhere = vivi("train", "--corpus", corpus, path, "--out", tmp_path / "other")
     assert "right after train" in error_line(elsewhere)
 
@@ -100,7 +100,7 @@ def test_two_runs_do_not_share_a_folder(corpus: Path, tmp_path: Path) -> None:
     try:
         while steps_logged(tmp_path / "run") < 1:
             time.sleep(0.05)
-        assert "another vivi train" in error_line(train(corpus, tmp_path / "run", "--steps", 100000))
+        assert "another vivi train" in refusal(corpus, tmp_path / "run", "--steps", 100000)
     finally:
         running.kill()
         running.wait()

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from vivi.errors import UserError
+from vivi.storage import fsync_file
 from vivi.video.corpus import Corpus, open_shard, shard_path
 
 # Reading shards waits for the disk far more than for a core.
@@ -268,8 +269,7 @@ def save(arrays: Arrays, folder: Path) -> None:
         for name, array in _as_dict(arrays).items():
             with open(temporary / f"{name}.npy", "wb") as file:
                 np.save(file, array, allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
+                fsync_file(file)
         try:
             os.rename(temporary, folder)
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from torch import Tensor
 from vivi.batches.augment import augment
 from vivi.batches.loader import LoadedBatch, Loader
 from vivi.errors import UserError
-from vivi.model.encoder import Encoder, write_encoder
+from vivi.model.encoder import write_encoder
 from vivi.model.vivi import Vivi
 from vivi.recipes import Recipe
 from vivi.training.checkpoint import save
@@ -31,6 +32,8 @@ from vivi.training.schedule import learning_rate
 from vivi.training.state import state_tensors
 from vivi.training.step import Metrics, MicroBatch, compute_gradients
 from vivi.training.stop import StopRequest
+
+SECONDS_BETWEEN_CURVES = 30  # a drawing takes one
 
 
 class Training:
@@ -54,6 +57,7 @@ class Training:
         self.model, self.optimiser, self.at_once = model, optimiser, at_once
         self.log, self.held_out, self.progress, self.console = log, held_out, progress, console
         self.damaged: set[str] = set()
+        self.drawn = -math.inf  # when the curves last were
         # Of the steps since the last check: looking at every step would make the host wait for the device.
         self.unchecked: list[tuple[int, Metrics]] = []
 
@@ -85,7 +89,7 @@ class Training:
             if last or stopping or step % self.machine.checkpoint_every == 0:
                 self._check_finite()
                 self._check_weights(step)
-                self._save(step)
+                self._save(step, draw=last or stopping)
             if stopping and not last:
                 self.console.print(f"saved step {step} of {self.recipe.steps}")
                 raise KeyboardInterrupt
@@ -131,11 +135,14 @@ class Training:
             self.log.log(step, values)
         self.progress.step(step, values)
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, draw: bool) -> None:
         if self.log is not None:
             self.log.sync()
             save(self.out / "checkpoints", step, state_tensors(self.model, self.optimiser), self.machine.keep)
-            write_results(self.out, self.model.encoder, self.recipe.name, step)
+            write_encoder(self.out, self.model.encoder, self.recipe.name, step)
+            if draw or time.monotonic() - self.drawn > SECONDS_BETWEEN_CURVES:
+                draw_curves(self.out)
+                self.drawn = time.monotonic()
 
     def _show_augmented(self, batch: LoadedBatch) -> None:
         """A picture of what the encoder sees: the first shots of the first core."""
@@ -172,12 +179,6 @@ class Training:
                 f"step {step}: {what}; nothing of it was saved to {self.out}. Try a lower --optimiser.lr, a longer "
                 "--optimiser.warmup, or --optimiser.clip, in a new --out"
             )
-
-
-def write_results(out: Path, encoder: Encoder, recipe: str, step: int) -> None:
-    """What a run is for: the encoder, and the curves that show how it came about."""
-    write_encoder(out, encoder, recipe, step)
-    draw_curves(out)
 
 
 class Clock:

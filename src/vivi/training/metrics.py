@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivi.errors import UserError
-from vivi.storage import storage, write_atomically
+from vivi.storage import fsync_file, storage, write_atomically
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -60,7 +60,7 @@ class MetricsLog:
     def sync(self) -> None:
         """Puts what was logged on the disk: before each checkpoint, so that none is ahead of the lines."""
         with storage(self.path):
-            os.fsync(self._lines.fileno())
+            fsync_file(self._lines)
 
     def close(self) -> None:
         self._lines.close()

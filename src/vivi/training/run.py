@@ -4,7 +4,7 @@ recipe.json           the recipe, every field
 run.json              the corpus it learns from, what was overridden, versions
 metrics.jsonl         losses, accuracies and retrieval over the steps; tensorboard/ has the same
 augmented.png         what the encoder sees
-curves.png            the metrics as curves, drawn with each checkpoint
+curves.png            the metrics as curves, drawn at the end and on the way
 checkpoints/          to resume from
 encoder.safetensors   the result, and encoder.json, which says how to load it
 """

@@ -16,14 +16,15 @@ from vivi.batches.loader import Loader
 from vivi.batches.sampler import Eligible, eligible
 from vivi.errors import UserError
 from vivi.machine import available_cores
-from vivi.model.encoder import build_encoder, describe
+from vivi.model.encoder import build_encoder, describe, write_encoder
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipe_files import differences
 from vivi.recipes import Recipe, check_recipe
 from vivi.storage import StorageError, locked
 from vivi.training.checkpoint import restore
+from vivi.training.curves import draw_curves
 from vivi.training.distributed import World, join_world, said_once
-from vivi.training.loop import Training, write_results
+from vivi.training.loop import Training
 from vivi.training.machine import Machine
 from vivi.training.memory import cores_at_once
 from vivi.training.metrics import MetricsLog
@@ -89,7 +90,8 @@ def _train(
         _describe(recipe, named, model, index, usable, world, console)
         if start >= recipe.steps:
             if world.rank == 0:  # once more, in case the run was killed before it came to this
-                write_results(out, model.encoder, recipe.name, start)
+                write_encoder(out, model.encoder, recipe.name, start)
+                draw_curves(out)
             console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
             return
         if start:
