@@ -40,3 +40,25 @@ def assert_same(
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our, their)
     assert any(gradient.any() for gradient in ours)
+
+
+def assert_bf16_gives_float32(loss: nn.Module, seen: Tensor, *noise: Tensor) -> None:
+    """From bf16 input come float32 losses near the exact ones, and gradients for everything."""
+    seen = seen.float().detach().requires_grad_()
+    exact, _ = loss(seen, *noise)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, metrics = loss(seen.bfloat16(), *noise)
+    assert rounded.dtype == torch.float32
+    assert all(values.dtype == torch.float32 and not values.requires_grad for values in metrics.values())
+    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
+    gradients = torch.autograd.grad(rounded.sum(), [seen, *loss.parameters()])
+    assert all(gradient.isfinite().all() and gradient.any() for gradient in gradients)
+
+
+def assert_always_finite(loss: nn.Module, seen: Tensor, *noise: Tensor) -> None:
+    """Losses and gradients are finite for large and for collapsed input."""
+    for extreme in [1e4 * seen.float(), torch.ones(seen.shape), torch.zeros(seen.shape)]:
+        extreme = extreme.detach().requires_grad_()
+        values, _ = loss(extreme, *noise)
+        gradients = torch.autograd.grad(values.sum(), [extreme, *loss.parameters()])
+        assert values.isfinite().all() and all(gradient.isfinite().all() for gradient in gradients)

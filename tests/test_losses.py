@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from losscheck import assert_same, randomise
+from losscheck import assert_always_finite, assert_bf16_gives_float32, assert_same, randomise
 from torch import Tensor, nn
 
 from vivi.losses import Contrastive, Exemplar, Rotation
@@ -201,31 +201,13 @@ def test_bf16_representations_give_float32_losses_near_the_exact_ones(
     make: Callable[[], nn.Module], copies: int
 ) -> None:
     torch.manual_seed(0)
-    loss = make()
-    h = representations(2, copies, 4, 4, 5).float().detach().requires_grad_()
-    exact, _ = loss(h)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded, metrics = loss(h.bfloat16())
-    assert rounded.dtype == torch.float32
-    assert all(values.dtype == torch.float32 and not values.requires_grad for values in metrics.values())
-    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
-    gradients = torch.autograd.grad(rounded.sum(), [h, *loss.parameters()])
-    assert all(gradient.isfinite().all() and gradient.any() for gradient in gradients)
+    assert_bf16_gives_float32(make(), representations(2, copies, 4, 4, 5))
 
 
 @pytest.mark.parametrize(("make", "copies"), LOSSES)
 def test_large_and_collapsed_representations_give_finite_losses(make: Callable[[], nn.Module], copies: int) -> None:
     torch.manual_seed(0)
-    loss = make()
-    for h in [
-        1e4 * representations(2, copies, 3, 2, 5).float(),
-        torch.ones(2, copies, 3, 2, 5),
-        torch.zeros(2, copies, 3, 2, 5),
-    ]:
-        h = h.detach().requires_grad_()
-        values, _ = loss(h)
-        gradients = torch.autograd.grad(values.sum(), [h, *loss.parameters()])
-        assert values.isfinite().all() and all(gradient.isfinite().all() for gradient in gradients)
+    assert_always_finite(make(), representations(2, copies, 3, 2, 5))
 
 
 def test_collapsed_frames_cost_the_margin_or_pure_chance() -> None:

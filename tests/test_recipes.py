@@ -176,6 +176,7 @@ def test_a_sweep_is_a_run_for_each_value(tmp_path: Path) -> None:
         ("loss.ahead", "4", "--loss.ahead 4"),
         ("loss.negatives", '"others"', "loss.negatives"),
         ("loss.both_ways", "true", "--loss.both-ways"),
+        ("batch.resample", "true", "--batch.resample"),
         ("loss.temperature", "0", "--loss.temperature"),
         ("augment.crop_area", "[0.5, 0.2]", "--augment.crop-area"),
         ("augment.hue", "2", "--augment.hue"),

@@ -238,9 +238,6 @@ def test_the_demo_trains_on_what_it_made(tmp_path: Path) -> None:
         assert picture.size == (1400, 320)
 
 
-# --- wrong input: one clear line, nothing lost ---
-
-
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     whole: Path, corpus: Path, disk: Disk
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from losscheck import assert_same, randomise
+from losscheck import assert_always_finite, assert_bf16_gives_float32, assert_same, randomise
 from torch import Tensor, nn
 
 from vivi.losses import InfoNCE2, InfoNCESequence, Order, ShuffledOrder
@@ -210,29 +210,13 @@ def test_the_loss_of_a_group_does_not_depend_on_the_others(make: Callable[[], nn
 @pytest.mark.parametrize(("make", "shots"), LOSSES)
 def test_bf16_embeddings_give_float32_losses_near_the_exact_ones(make: Callable[[], nn.Module], shots: int) -> None:
     torch.manual_seed(0)
-    loss = make()
-    e, noise = inputs(2, 6, shots, 6)
-    e = e.float().detach().requires_grad_()
-    exact, _ = loss(e, noise)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded, metrics = loss(e.bfloat16(), noise)
-    assert rounded.dtype == torch.float32
-    assert all(values.dtype == torch.float32 and not values.requires_grad for values in metrics.values())
-    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
-    gradients = torch.autograd.grad(rounded.sum(), [e, *loss.parameters()])
-    assert all(gradient.isfinite().all() and gradient.any() for gradient in gradients)
+    assert_bf16_gives_float32(make(), *inputs(2, 6, shots, 6))
 
 
 @pytest.mark.parametrize(("make", "shots"), LOSSES)
 def test_large_and_collapsed_embeddings_give_finite_losses(make: Callable[[], nn.Module], shots: int) -> None:
     torch.manual_seed(0)
-    loss = make()
-    varied, noise = inputs(2, 4, shots, 6)
-    for e in [1e4 * varied.float(), torch.ones(2, 4, shots, 6), torch.zeros(2, 4, shots, 6)]:
-        e = e.detach().requires_grad_()
-        values, _ = loss(e, noise)
-        gradients = torch.autograd.grad(values.sum(), [e, *loss.parameters()])
-        assert values.isfinite().all() and all(gradient.isfinite().all() for gradient in gradients)
+    assert_always_finite(make(), *inputs(2, 4, shots, 6))
 
 
 @pytest.mark.parametrize("make", [lambda: InfoNCE2(6), lambda: InfoNCESequence(6)])

@@ -19,7 +19,7 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg, subcommand
 
 from vivi.errors import UserError
-from vivi.recipe_files import find_recipe
+from vivi.recipe_files import find_recipe, print_recipe, print_recipes, recipe_json, sweep
 from vivi.recipes import RECIPES, Recipe
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
 from vivi.training.machine import Machine as TrainMachine
@@ -97,8 +97,6 @@ class Recipes:
     """Print the recipe as JSON: a start for one's own."""
 
     def run(self, console: Console) -> None:
-        from vivi.recipe_files import print_recipe, print_recipes, recipe_json
-
         if not self.name and self.json:
             raise UserError("--json prints one recipe: name it")
         if not self.name:
@@ -145,7 +143,6 @@ class Train:
     recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
 
     def run(self, console: Console) -> None:
-        from vivi.recipe_files import sweep
         from vivi.training.train import check_runs, train
 
         if self.named != self.defaults_of:  # the flags had the defaults of another one

@@ -231,6 +231,7 @@ def check_recipe(recipe: Recipe) -> None:
     videos_per_core = batch.videos // batch.cores
     shots_per_core = videos_per_core * batch.shots
     _require(batch.source == "shot" or batch.shots == 1, "--batch.source frame goes with --batch.shots 1")
+    _require(batch.source == "frame" or not batch.resample, "--batch.resample goes with --batch.source frame")
     if loss.frame == "exemplar" or loss.contrastive_weight:
         name = "the exemplar loss" if loss.frame == "exemplar" else "the contrastive loss"
         _require(batch.frames >= 2, f"{name} compares frames of a shot: --batch.frames must be at least 2")

@@ -30,13 +30,11 @@ class Contrastive(nn.Module):
         """
         embeddings = functional.normalize(precise(self.head(h[:, 0])), dim=-1)  # (cores, shots, frames, dimension)
         with torch.autocast(h.device.type, enabled=False):
-            cosines = torch.einsum(
-                "csfd,ctgd->csftg", embeddings, embeddings
-            )  # (cores, shots, frames, shots, frames)
+            # (cores, shots, frames, shots, frames)
+            cosines = torch.einsum("csfd,ctgd->csftg", embeddings, embeddings)
         positive, negatives = split_pairs(cosines / self.temperature, -torch.inf)
         # -log(exp(p) / (exp(p) + sum(exp(n)))) = softplus(logsumexp(n) - p)
-        terms = functional.softplus(
-            negatives.logsumexp(-1, keepdim=True) - positive
-        )  # (cores, shots, frames, frames)
+        # (cores, shots, frames, frames)
+        terms = functional.softplus(negatives.logsumexp(-1, keepdim=True) - positive)
         right = (positive > negatives.amax(-1, keepdim=True)).to(terms.dtype)
         return mean_over_positives(terms), {"contrastive_accuracy": mean_over_positives(right)}

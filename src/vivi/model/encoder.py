@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,19 +118,13 @@ def build_encoder(settings: recipes.Encoder, size: int) -> Encoder:
                 "set --encoder.name, --encoder.width or --augment.size"
             )
         backbone = _loaded(wanted, state, settings.start)
-        return Encoder(
-            Architecture(wanted.name, wanted.arguments, size, architecture.mean, architecture.std),
-            backbone,
-            settings.bn_momentum,
-        )
+        return Encoder(replace(wanted, mean=architecture.mean, std=architecture.std), backbone, settings.bn_momentum)
     architecture = _architecture(settings, size)
     pretrained = settings.start == "pretrained"
     backbone = _create(architecture, pretrained)
     if pretrained:
         config: dict[str, Any] = backbone.pretrained_cfg  # type: ignore[assignment]
-        architecture = Architecture(
-            architecture.name, architecture.arguments, size, tuple(config["mean"]), tuple(config["std"])
-        )
+        architecture = replace(architecture, mean=tuple(config["mean"]), std=tuple(config["std"]))
     elif settings.initialisation == "glorot":
         glorot(backbone)
     return Encoder(architecture, backbone, settings.bn_momentum)

@@ -22,11 +22,10 @@ class Vivi(nn.Module):
         self.contrastive = (
             Contrastive(encoder.features, temperature=loss.temperature) if loss.contrastive_weight else None
         )
-        self.pooling = MeanPooling() if loss.pooling == "mean" else AttentionPooling(encoder.features)
-        self.embed_shot = linear(encoder.features, loss.shot_features)
+        if loss.video != "none":
+            self.pooling = MeanPooling() if loss.pooling == "mean" else AttentionPooling(encoder.features)
+            self.embed_shot = linear(encoder.features, loss.shot_features)
         self.video_loss = _video_loss(loss, shots)
-        if self.video_loss is None:
-            del self.pooling, self.embed_shot
 
     def represent(self, frames: Tensor) -> Tensor:
         """f: frames (cores, shots, frames, 3, size, size) -> representations (cores, copies, shots, frames, d)."""
