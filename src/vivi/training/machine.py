@@ -15,7 +15,7 @@ class Machine:
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
     threads: int = 0
-    """Threads that read and decode frames; 0: one for each core of the machine."""
+    """Threads that read and decode frames; 0: one for each core of the machine, up to 4."""
     micro_batch: int = 0
     """How many of the recipe's cores to compute at once; 0: as many as fit into memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
