@@ -133,10 +133,11 @@ def test_a_worker_whose_parent_was_killed_leaves_no_half_video(tmp_path: Path) -
         while running.poll() is None and not any((out / "work").glob("*.tmp")):
             time.sleep(0.01)
         running.kill()
-        running.communicate()
-        if not any((out / "work").glob("*.json")) and running.returncode == -signal.SIGKILL:
+        running.communicate()  # until the worker has ended as well
+        if running.returncode == -signal.SIGKILL and not any((out / "work").glob("*.json")):
             break
-    assert not list((out / "work").glob("*.json"))
+    else:
+        pytest.fail("no worker was seen at work and then without its video")
     again = start(*flags)
     again.communicate()
     assert again.returncode == 0

@@ -10,6 +10,11 @@ class UserError(Exception):
     """What is wrong, where, and what to do about it: one line, shown without a traceback."""
 
 
+def first_line(error: BaseException) -> str:
+    """What another exception says, short enough for a UserError."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
 def check_ranges(values: object, ranges: Mapping[str, tuple[float, float]], prefix: str = "") -> None:
     """Raises for the first field of `values` that lies outside its range (its ends allowed), by its flag."""
     for name, (least, most) in ranges.items():

@@ -21,6 +21,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from vivi.batches.augment import Canvas
 from vivi.batches.index import Index, read_frames
 from vivi.batches.sampler import Plan, eligible, plan
+from vivi.errors import first_line
 from vivi.recipes import Batch
 
 _GREY = torch.full((3, 32, 32), 128, dtype=torch.uint8)
@@ -187,7 +188,7 @@ def _decode_shot(index: Index, video: int, shot: int, numbers: list[int]) -> tup
         try:
             good[number] = decode(jpeg)
         except (RuntimeError, ValueError) as error:
-            reasons[number] = _one_line(error)
+            reasons[number] = first_line(error)
     stand_ins: dict[int, Tensor] = {}
     for number in reasons:
         nearest = next(iter(_by_distance(good, number)), None)
@@ -217,7 +218,3 @@ def decode(jpeg: bytes) -> Tensor:
         raise ValueError("empty")
     frame: Tensor = decode_jpeg(torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB)
     return frame
-
-
-def _one_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from vivi import recipes
-from vivi.errors import UserError
+from vivi.errors import UserError, first_line
 from vivi.images import as_rgb
 from vivi.model.heads import precise
 from vivi.model.normalisation import CoreBatchNorm
@@ -168,15 +168,11 @@ def _create(architecture: Architecture, pretrained: bool) -> nn.Module:
         return architecture.create(pretrained)
     except Exception as error:
         if not pretrained:
-            raise UserError(f"timm cannot make {describe(architecture)}: {_first_line(error)}") from None
+            raise UserError(f"timm cannot make {describe(architecture)}: {first_line(error)}") from None
         raise UserError(
-            f"the pretrained weights of {architecture.name} cannot be had ({_first_line(error)}); "
+            f"the pretrained weights of {architecture.name} cannot be had ({first_line(error)}); "
             f"is there a network, or a filled cache of the hub?"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def _memory_format(backbone: nn.Module) -> torch.memory_format:
@@ -238,7 +234,7 @@ def read_encoder(path: Path) -> tuple[Architecture, dict[str, Tensor]]:
     try:
         return architecture, load(content)
     except SafetensorError as error:
-        raise UserError(f"{weights} cannot be read ({_first_line(error)})") from None
+        raise UserError(f"{weights} cannot be read ({first_line(error)})") from None
 
 
 def _read_architecture(about: Any) -> Architecture:
@@ -257,7 +253,7 @@ def _loaded(architecture: Architecture, state: dict[str, Tensor], where: object)
     try:
         backbone.load_state_dict(state)
     except RuntimeError as error:
-        raise UserError(f"{where} does not fit {describe(architecture)}: {_first_line(error)}") from None
+        raise UserError(f"{where} does not fit {describe(architecture)}: {first_line(error)}") from None
     return backbone
 
 

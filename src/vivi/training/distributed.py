@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vivi.errors import UserError
+from vivi.errors import UserError, first_line
 
 T = TypeVar("T")
 
@@ -126,5 +126,5 @@ def choose_device(name: str, local: int = 0) -> torch.device:
             device = torch.device("cuda", local)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"--device {name} cannot be used: {str(error).splitlines()[0]}") from None
+        raise UserError(f"--device {name} cannot be used: {first_line(error)}") from None
     return device

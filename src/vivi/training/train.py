@@ -14,7 +14,7 @@ from rich.console import Console
 from vivi.batches.index import Index, open_index
 from vivi.batches.loader import Loader
 from vivi.batches.sampler import Eligible, eligible
-from vivi.errors import UserError
+from vivi.errors import UserError, first_line
 from vivi.machine import available_cores
 from vivi.model.encoder import build_encoder, describe, write_encoder
 from vivi.model.vivi import Vivi, build_model
@@ -183,9 +183,9 @@ def _set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: Wo
     try:
         fit = cores_at_once(model, recipe, cores, world.device)
     except (RuntimeError, ValueError, AssertionError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"{recipe.encoder.name} cannot take frames of {recipe.augment.size} px ({reason}): set --augment.size"
+            f"{recipe.encoder.name} cannot take frames of {recipe.augment.size} px ({first_line(error)}): "
+            "set --augment.size"
         ) from None
     if cores % (machine.micro_batch or 1):
         raise UserError(
