@@ -1,0 +1,156 @@
+"""results/*.json: one file for each encoder, benchmark, protocol and task. Reports read only these."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from vivi.errors import UserError
+from vivi.storage import write_atomically
+from vivi.transfer.tasks import GROUPS, Group
+
+FORMAT = 1
+_PACKAGES = ("vivi", "torch", "torchvision", "timm")
+Benchmark = Literal["vtab", "knn", "linear"]
+Protocol = Literal["v1", "v2", "full"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of the sweep."""
+
+    lr: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a setting was worth: the accuracy on validation images, between 0 and 1."""
+
+    setting: Setting
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """Test accuracies, between 0 and 1, of the chosen setting: one for each seed."""
+
+    accuracies: tuple[float, ...]
+    setting: Setting | None = None  # a probe has none
+    chosen_by: str = ""  # in words: what made this setting the chosen one
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.accuracies)
+
+
+@dataclass(frozen=True)
+class Result:
+    """An encoder's accuracy on a task, and all that tells how it was measured."""
+
+    encoder: str  # the name in tables
+    benchmark: Benchmark
+    protocol: Protocol
+    task: str
+    title: str
+    group: Group
+    classes: int
+    score: Score  # vtab: of the setting with the best mean over tasks, unless only the task's own was asked for
+    score_per_task: Score | None = None  # vtab: of the setting that is best on this task, where it was asked for
+    sweep: tuple[Trial, ...] = ()
+    quick: bool = False  # shortened schedules: for small studies, not to be compared with the paper
+    split: str = "lists"  # "own split": the images are not those of VTAB, or not all, or dealt by us
+    images: dict[str, int] = field(default_factory=dict)  # of sweep, validation, final and test
+    settings: dict[str, Any] = field(default_factory=dict)  # batch, size, k, ...
+    encoder_from: str = ""
+    encoder_checksum: str = ""
+    data_checksum: str = ""
+    seconds: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def file_name(self) -> str:
+        quick = "-quick" if self.quick else ""
+        return f"{plain(self.encoder)}--{self.benchmark}-{self.protocol}{quick}--{plain(self.task)}.json"
+
+
+def plain(name: str) -> str:
+    """A name as a part of a file's name."""
+    return re.sub(r"[^\w.()=+%-]+", "_", name) or "_"
+
+
+def versions() -> dict[str, str]:
+    """Of what an accuracy may depend on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+
+
+def write_result(folder: Path, result: Result) -> Path:
+    """Writes, or replaces, the file of a result."""
+    path = folder / result.file_name
+    write_atomically(path, json.dumps({"format": FORMAT, **asdict(result)}, indent=1).encode() + b"\n")
+    return path
+
+
+def read_results(folder: Path) -> tuple[list[Result], list[str]]:
+    """The results in a folder, by file name, and a line for each file that is none."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; vivi evaluate writes results into its --out")
+    results, problems = [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            results.append(read_result(path))
+        except UserError as error:
+            problems.append(str(error))
+    return results, problems
+
+
+def read_result(path: Path) -> Result:
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']}, this version reads {FORMAT}")
+        return _result(content)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"{path} is no result of vivi evaluate ({reason})") from None
+
+
+def _result(content: dict[str, Any]) -> Result:
+    fields = {name: value for name, value in content.items() if name != "format"}
+    fields["score"] = _score(content["score"])
+    fields["score_per_task"] = _score(content["score_per_task"]) if content.get("score_per_task") else None
+    trials = (Trial(Setting(**trial["setting"]), float(trial["accuracy"])) for trial in content.get("sweep", ()))
+    fields["sweep"] = tuple(trials)
+    result = Result(**fields)
+    texts = (result.encoder, result.task, result.title)
+    if not all(isinstance(text, str) and text for text in texts) or result.group not in GROUPS:
+        raise ValueError("encoder, task, title or group is impossible")
+    if result.benchmark not in get_args(Benchmark) or result.protocol not in get_args(Protocol):
+        raise ValueError("benchmark or protocol is unknown")
+    return result
+
+
+def _score(content: dict[str, Any]) -> Score:
+    accuracies = tuple(map(float, content["accuracies"]))
+    if not accuracies or not all(0 <= accuracy <= 1 for accuracy in accuracies):
+        raise ValueError("accuracies must be between 0 and 1, one at least")
+    setting = Setting(**content["setting"]) if content.get("setting") else None
+    return Score(accuracies, setting, content.get("chosen_by", ""))
+
+
+def checked_names(names: Iterable[str]) -> None:
+    """Raises for two names that would share files."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(plain(name).lower(), name)
+        if other != name:
+            raise UserError(f"'{name}' and '{other}' would have the same file names; rename one of them")
