@@ -243,10 +243,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(path, map_location="cpu", weights_only=True)
         else:
-            raise UserError(
-                f"{path} is none of .safetensors, .npz, .pth, .pt, .bin and .tar; .npy and checkpoints of TensorFlow and "
-                "Caffe are first exported to .npz: vivi/transfer/foreign.py begins with the lines that do so"
-            )
+            raise UserError(f"{path} is none of .safetensors, .npz, .pth, .pt, .bin and .tar: {_export(path.suffix)}")
     except FileNotFoundError:
         raise UserError(f"there is no file of weights {path}") from None
     except pickle.UnpicklingError:
@@ -270,6 +267,15 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not state:
         raise UserError(f"{path} holds no weights by name; save a state dict: torch.save(model.state_dict(), FILE)")
     return state
+
+
+def _export(suffix: str) -> str:
+    if suffix == ".npy":  # a pickled dictionary of dictionaries, from the Caffe-TensorFlow tool
+        return (
+            'export it, d = numpy.load(FILE, allow_pickle=True, encoding="latin1").item(); '
+            'numpy.savez("ti.npz", **{f"{n}/{k}": d[n][k] for n in d for k in d[n]})'
+        )
+    return "export it; vivi/transfer/foreign.py begins with the lines for TensorFlow and Caffe"
 
 
 def load_weights(backbone: nn.Module, state: Mapping[str, Tensor], where: object, what: str) -> None:
