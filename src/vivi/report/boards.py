@@ -1,0 +1,309 @@
+"""From results to boards: what was measured alike, side by side. Pure functions; all numbers are in percent.
+
+A mean is never compared with one over other tasks: each mean knows how many tasks it is over, a difference is over
+the tasks that both rows have, and only rows that have all tasks of a column compete for being its best.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from vivi.report.paper import paper_rows
+from vivi.transfer.results import Benchmark, Protocol, Result
+from vivi.transfer.tasks import GROUPS, VTAB, Group
+
+PAPER_BASELINE = "Ex-ImageNet"
+_ORDER = {task.name: place for place, task in enumerate(VTAB)}
+_DEFINED = {task.name: task for task in VTAB}
+_BENCHMARKS: tuple[Benchmark, ...] = ("vtab", "linear", "knn")
+_PROTOCOLS: tuple[Protocol, ...] = ("v1", "v2", "full")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A task on a board."""
+
+    task: str
+    title: str
+    group: Group
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row's accuracy on a task: the median of its seeds, or what the paper prints (then there are no seeds)."""
+
+    value: float
+    seeds: tuple[float, ...] = ()
+    result: Result | None = None
+
+    @property
+    def spread(self) -> float | None:
+        """Half the way from the lowest seed to the highest; None for a single one."""
+        return (max(self.seeds) - min(self.seeds)) / 2 if len(self.seeds) > 1 else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """An encoder, or a method of the paper."""
+
+    name: str
+    cells: dict[str, Cell]
+    paper: bool = False
+    printed_mean: float | None = None  # over all of VTAB's tasks, from numbers not yet rounded
+
+    def tasks(self, among: Iterable[str]) -> list[str]:
+        return [task for task in among if task in self.cells]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Over so many tasks. `low` and `high` are the extremes of the means that single seeds have."""
+
+    value: float
+    tasks: int
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row's mean minus the baseline's, over the tasks that both have."""
+
+    value: float
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a board's summary."""
+
+    row: Row
+    mean: Mean | None
+    difference: Difference | None
+    groups: dict[Group, Mean | None]
+
+
+@dataclass(frozen=True)
+class Board:
+    """All that was measured with one benchmark and protocol, in full or quick."""
+
+    benchmark: Benchmark
+    protocol: Protocol
+    quick: bool
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]  # ours: the baseline, then by mean
+    paper: tuple[Row, ...]  # in the paper's order
+    baseline: Row | None
+    own_split: tuple[str, ...] = ()  # titles of tasks with other images than VTAB's
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def slug(self) -> str:
+        """Its part of file names."""
+        return f"{self.benchmark}-{self.protocol}" + ("-quick" if self.quick else "")
+
+    @property
+    def title(self) -> str:
+        examples = "all examples" if self.protocol == "full" else "1000 examples"
+        if self.benchmark == "vtab":
+            return f"VTAB, {examples}" if self.protocol == "full" else f"VTAB Version {self.protocol[1]}, {examples}"
+        probe = {"knn": "kNN probe", "linear": "Linear probe"}[self.benchmark]
+        return f"{probe}, {examples}" + (" (Version 2)" if self.protocol == "v2" else "")
+
+    @property
+    def shown(self) -> tuple[Row, ...]:
+        """The rows that the board is about: ours, or the paper's where there are none."""
+        return self.rows or self.paper
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        return tuple(group for group in GROUPS if self.tasks(group))
+
+    def tasks(self, group: Group) -> tuple[str, ...]:
+        return tuple(column.task for column in self.columns if column.group == group)
+
+    @cached_property
+    def counted(self) -> tuple[str, ...]:
+        """The tasks that the mean is over: those that users bring stand apart, unless there are no others."""
+        vtab = tuple(column.task for column in self.columns if column.group != "own")
+        return vtab or tuple(column.task for column in self.columns)
+
+    @property
+    def total(self) -> int:
+        """How many tasks a mean would be over if none were missing."""
+        return len(VTAB) if all(task in _DEFINED for task in self.counted) else len(self.counted)
+
+    @property
+    def equal(self) -> bool:
+        """Whether all its rows have the same tasks."""
+        return all(len(row.cells) == len(self.columns) for row in self.rows)
+
+    def find(self, name: str) -> Row | None:
+        return next((row for row in (*self.rows, *self.paper) if row.name == name), None)
+
+
+def mean(row: Row, tasks: Sequence[str]) -> Mean | None:
+    """The mean over those of the tasks that the row has; None if it has none."""
+    cells = [row.cells[task] for task in row.tasks(tasks)]
+    if not cells:
+        return None
+    value = statistics.fmean(cell.value for cell in cells)
+    if row.printed_mean is not None and {*row.tasks(tasks)} == {*_DEFINED}:
+        value = row.printed_mean
+    by_seed = [statistics.fmean(seeds) for seeds in zip(*(cell.seeds for cell in cells), strict=False)]
+    if len(by_seed) < 2:
+        return Mean(value, len(cells))
+    return Mean(value, len(cells), min(by_seed), max(by_seed))
+
+
+def difference(row: Row, other: Row, tasks: Sequence[str]) -> Difference | None:
+    """How much better a row is than another, over the tasks that both have."""
+    both = [task for task in row.tasks(tasks) if task in other.cells]
+    if not both:
+        return None
+    return Difference(statistics.fmean(row.cells[task].value - other.cells[task].value for task in both), len(both))
+
+
+def best(rows: Sequence[Row], tasks: Sequence[str]) -> frozenset[str]:
+    """The names of the rows with the highest mean, as printed, among those that have all of the tasks."""
+    means = {row.name: mean(row, tasks) for row in rows if tasks and len(row.tasks(tasks)) == len(tasks)}
+    printed = {name: one_digit(found.value) for name, found in means.items() if found}
+    if len(printed) < 2:
+        return frozenset()
+    return frozenset(name for name, value in printed.items() if value == max(printed.values()))
+
+
+def one_digit(value: float) -> float:
+    """As it is printed, and compared."""
+    return float(f"{value:.1f}")
+
+
+def summary(board: Board) -> list[Line]:
+    """A line for each of our rows, then for each of the paper's."""
+    return [
+        Line(
+            row,
+            mean(row, board.counted),
+            difference(row, board.baseline, board.counted) if board.baseline and row is not board.baseline else None,
+            {group: mean(row, board.tasks(group)) for group in board.groups},
+        )
+        for row in (*board.rows, *board.paper)
+    ]
+
+
+def leader(board: Board) -> Row | None:
+    """The row with the best mean over the tasks that all shown rows share; the baseline only if it is alone."""
+    tasks = shared_tasks(board.shown, board.counted)
+    rows = [row for row in board.shown if row is not board.baseline] or list(board.shown)
+    means = [(found.value, row) for row in rows if (found := mean(row, tasks))]
+    return max(means, key=lambda pair: pair[0])[1] if means else None
+
+
+def shared_tasks(rows: Sequence[Row], tasks: Sequence[str]) -> list[str]:
+    return [task for task in tasks if all(task in row.cells for row in rows)]
+
+
+# --- from results ---
+
+
+def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> tuple[list[Board], list[str]]:
+    """The boards, those with results first, and a line for each result that is there twice.
+
+    The paper's rows are offered for VTAB in full. `baseline` "" is the first encoder by name, one that is called
+    untrained before the others; on the paper's own boards its ImageNet baseline.
+    """
+    kinds: dict[tuple[Benchmark, Protocol, bool], dict[tuple[str, str], Result]] = defaultdict(dict)
+    problems = []
+    for result in results:
+        kind = kinds[(result.benchmark, result.protocol, result.quick)]
+        if (result.encoder, result.task) in kind:
+            problems.append(
+                f"{result.encoder} on {result.task} ({result.benchmark} {result.protocol}) is there twice; "
+                "the first file by name counts"
+            )
+        kind.setdefault((result.encoder, result.task), result)
+    if paper:
+        for protocol in _PROTOCOLS:
+            kinds.setdefault(("vtab", protocol, False), {})
+    encoders = {result.encoder for result in results}
+    boards = [_board(kind, [*found.values()], paper, baseline, encoders) for kind, found in kinds.items()]
+    return sorted(boards, key=_place), problems
+
+
+def _place(board: Board) -> tuple[bool, bool, int, int]:
+    benchmark, protocol = _BENCHMARKS.index(board.benchmark), _PROTOCOLS.index(board.protocol)
+    return (not board.rows, board.quick, benchmark, protocol)
+
+
+def _board(
+    kind: tuple[Benchmark, Protocol, bool], results: list[Result], paper: bool, baseline: str, encoders: set[str]
+) -> Board:
+    benchmark, protocol, quick = kind
+    columns = _columns(results)
+    cells: dict[str, dict[str, Cell]] = defaultdict(dict)
+    for result in results:
+        seeds = tuple(100 * accuracy for accuracy in result.score.accuracies)
+        cells[result.encoder][result.task] = Cell(100 * result.score.median, seeds, result)
+    rows = [Row(name, cells[name]) for name in sorted(cells)]
+    known = any(column.task in _DEFINED and column.group != "own" for column in columns)
+    paper = paper and known and benchmark == "vtab" and not quick
+    board = Board(
+        benchmark,
+        protocol,
+        quick,
+        columns,
+        tuple(rows),
+        tuple(_paper(protocol, columns, encoders)) if paper else (),
+        None,
+        tuple(
+            column.title for column in columns if any(r.task == column.task and r.split != "lists" for r in results)
+        ),
+        tuple(_warnings(results, columns)),
+    )
+    first = board.find(baseline) if baseline else _default_baseline(board)
+    order = sorted(rows, key=lambda row: (row is not first, (mean(row, board.counted) or Mean(-1, 0)).value))
+    return replace(board, rows=tuple(order), baseline=first)
+
+
+def _columns(results: Sequence[Result]) -> tuple[Column, ...]:
+    """The tasks of some results, VTAB's in the paper's order, then others; of no results, all of VTAB's."""
+    if not results:
+        return tuple(Column(task.name, task.title, task.group) for task in VTAB)
+    found: dict[str, Column] = {}
+    for result in results:
+        known = _DEFINED.get(result.task) if result.group != "own" else None
+        title, group = (known.title, known.group) if known else (result.title, result.group)
+        found.setdefault(result.task, Column(result.task, title, group))
+    return tuple(
+        sorted(found.values(), key=lambda c: (GROUPS.index(c.group), _ORDER.get(c.task, len(VTAB)), c.title, c.task))
+    )
+
+
+def _paper(protocol: Protocol, columns: Sequence[Column], encoders: set[str]) -> Iterable[Row]:
+    """The paper's rows on a board's tasks; one called like an encoder of ours says whose it is."""
+    tasks = [column.task for column in columns if column.task in _DEFINED and column.group != "own"]
+    for row in paper_rows(protocol):
+        name = f"{row.method} (paper)" if row.method in encoders else row.method
+        yield Row(name, {task: Cell(row.accuracies[task]) for task in tasks}, True, row.printed_mean)
+
+
+def _default_baseline(board: Board) -> Row | None:
+    if not board.rows:
+        return board.find(PAPER_BASELINE)
+    return min(board.rows, key=lambda row: (not row.name.lower().startswith("untrained"), row.name))
+
+
+def _warnings(results: Sequence[Result], columns: Sequence[Column]) -> Iterable[str]:
+    """What makes numbers of one board incomparable after all."""
+    for column in columns:
+        here = [result for result in results if result.task == column.task]
+        checksums = {result.data_checksum for result in here if result.data_checksum}
+        if len(checksums) > 1 or len({result.split for result in here}) > 1:
+            yield f"On {column.title}, the encoders were not measured on the same images."
+    for name in sorted({result.encoder for result in results}):
+        if len({r.encoder_checksum for r in results if r.encoder == name and r.encoder_checksum}) > 1:
+            yield f"The results of {name} are from different weights."

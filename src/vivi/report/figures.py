@@ -1,0 +1,257 @@
+"""The figures of a board: bars for each group of tasks, and the sorted differences between two rows, task by task."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vivi.report.boards import Board, Mean, Row, mean, shared_tasks
+from vivi.report.tables import signed
+from vivi.storage import write_atomically
+from vivi.transfer.tasks import Group
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Of 29 methods of the paper, those of its own first two charts.
+PAPER_BARS = ("Ex-ImageNet", "Ex-YT-F", "Ex-YT-S", "VIVI-Ex(4)", "VIVI-Ex(4)-Big")
+MAX_BARS = 12
+_NAME = 44  # characters of a name that have room
+_DPI = 160
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a page, light or dark. Groups have Okabe and Ito's, which the colour-blind tell apart, near to
+    the paper's red, green and blue."""
+
+    page: str
+    text: str
+    muted: str
+    line: str
+    baseline: str
+    ramp: tuple[str, str]  # of encoders, from the worst to the best
+    groups: dict[Group, str]
+
+
+LIGHT = Theme(
+    "#ffffff",
+    "#16181d",
+    "#5a6170",
+    "#e3e5ea",
+    "#aeb4c0",
+    ("#bcc8f5", "#2a3fae"),
+    {"natural": "#d55e00", "specialized": "#009e73", "structured": "#0072b2", "own": "#b8589a"},
+)
+DARK = Theme(
+    "#171a20",
+    "#eceef2",
+    "#a0a7b5",
+    "#2a2f39",
+    "#69707f",
+    ("#3a4686", "#a9b8ff"),
+    {"natural": "#f08a3c", "specialized": "#2fbf95", "structured": "#5aaeea", "own": "#dd8fc4"},
+)
+GROUP_TITLES: dict[Group, str] = {
+    "natural": "Natural",
+    "specialized": "Specialized",
+    "structured": "Structured",
+    "own": "Own",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in both themes, what it says in words, and its size in pixels."""
+
+    file: str
+    dark: str
+    caption: str
+    alt: str
+    width: int
+    height: int
+
+
+def draw_groups(board: Board, folder: Path) -> Picture | None:
+    """Bars for all tasks and for each group; None if the rows share no task."""
+    rows = bar_rows(board)
+    tasks = shared_tasks(rows, [column.task for column in board.columns])
+    counted = [task for task in board.counted if task in tasks]
+    places: list[tuple[str, list[str]]] = [("All", counted)] if counted else []
+    for group in board.groups:
+        places.append((GROUP_TITLES[group], [task for task in board.tasks(group) if task in tasks]))
+    places = [place for place in places if place[1]]
+    if len(places) == 2 and places[0][1] == places[1][1]:
+        places = places[:1]  # one group is all there is
+    if not rows or not places:
+        return None
+    means = [[mean(row, chosen) or Mean(0, 0) for _, chosen in places] for row in rows]
+    labels = [f"{title}\n{len(chosen)} task{'s' * (len(chosen) != 1)}" for title, chosen in places]
+    size = (min(max(7.2, 1.2 + 0.17 * len(rows) * len(places)), 13.0), 3.5 + 0.2 * ((len(rows) - 1) // 3))
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        _bars(figure, theme, board, rows, labels, means)
+
+    words = "; ".join(f"{row.name} {found[0].value:.1f}" for row, found in zip(rows, means, strict=True))
+    left_out = len(board.rows) - len(rows) if board.rows else len(board.paper) - len(rows)
+    caption = f"Mean accuracy by group, over the {_tasks(len(tasks))} that all bars share."
+    if any(found.low is not None for line in means for found in line):
+        caption += " Whiskers: lowest and highest mean of a single seed."
+    if left_out:
+        caption += f" {left_out} rows of the table are not drawn."
+    alt = f"Bar chart of mean accuracy by group. {places[0][0]}: {words}."
+    return _write(folder, f"{board.slug}-groups", size, draw, caption, alt)
+
+
+def bar_rows(board: Board) -> list[Row]:
+    """Those of the board's rows that have room: the baseline and the best, or the paper's own choice."""
+    if not board.rows:
+        return [row for row in board.paper if row.name in PAPER_BARS]
+    return [*board.rows] if len(board.rows) <= MAX_BARS else [board.rows[0], *board.rows[1 - MAX_BARS :]]
+
+
+def draw_differences(board: Board, first: Row, second: Row, folder: Path) -> Picture | None:
+    """How much better the first row is than the second on each task, sorted; None if they share no task."""
+    shared = [column for column in board.columns if column.task in first.cells and column.task in second.cells]
+    if not shared:
+        return None
+    gains = [(first.cells[column.task].value - second.cells[column.task].value, column) for column in shared]
+    gains.sort(key=lambda gain: gain[0])
+    size = (7.2, 1.15 + 0.235 * len(gains))
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = _axes(figure, theme, left=1.35, right=0.35, top=0.62, bottom=0.42)
+        colours = [theme.groups[column.group] for _, column in gains]
+        places = range(len(gains))
+        axes.barh(places, [gain for gain, _ in gains], color=colours, height=0.72, zorder=2)
+        low, high = min(0.0, gains[0][0]), max(0.0, gains[-1][0])
+        room = 0.09 * (high - low) or 1.0
+        axes.set_xlim(low - room * (low < 0), high + room)
+        for place, (gain, _) in zip(places, gains, strict=True):
+            side, shift = ("left", 3) if gain >= 0 else ("right", -3)
+            style = {"textcoords": "offset points", "va": "center", "ha": side, "fontsize": 7.5, "color": theme.muted}
+            axes.annotate(signed(gain), (gain, place), (shift, 0), **style)  # type: ignore[arg-type]
+        axes.axvline(0, color=theme.muted, linewidth=0.8, zorder=3)
+        axes.set_yticks(places, [_short(column.title, 22) for _, column in gains], parse_math=False)
+        axes.set_ylim(-0.6, len(gains) - 0.4)
+        axes.grid(axis="x", color=theme.line, linewidth=0.8, zorder=0)
+        axes.set_xlabel("difference in accuracy (points)", fontsize=8.5, color=theme.muted)
+        _title(figure, theme, f"{_short(first.name)}  minus  {_short(second.name)}")
+        groups = [group for group in board.groups if any(column.group == group for _, column in gains)]
+        _legend(figure, theme, [GROUP_TITLES[g] for g in groups], [theme.groups[g] for g in groups])
+
+    better = sum(gain > 0 for gain, _ in gains)
+    caption = f"{first.name} minus {second.name} on the {_tasks(len(gains))} that both have: better on {better}."
+    ends = f"from {signed(gains[0][0])} on {gains[0][1].title} to {signed(gains[-1][0])} on {gains[-1][1].title}"
+    return _write(folder, f"{board.slug}-differences", size, draw, caption, f"Sorted bars of differences, {ends}.")
+
+
+def _bars(
+    figure: Figure, theme: Theme, board: Board, rows: Sequence[Row], labels: Sequence[str], means: list[list[Mean]]
+) -> None:
+    axes = _axes(figure, theme, left=0.5, right=0.1, top=0.72 + 0.2 * ((len(rows) - 1) // 3), bottom=0.5)
+    colours = _colours(theme, [row is board.baseline for row in rows])
+    width = 0.84 / len(rows)
+    for number, found in enumerate(means):
+        places = [group + width * (number - (len(rows) - 1) / 2) for group in range(len(labels))]
+        axes.bar(places, [m.value for m in found], width * 0.9, color=colours[number], zorder=2)
+        for place, m in zip(places, found, strict=True):
+            if m.low is not None and m.high is not None:
+                axes.vlines(place, m.low, m.high, color=theme.text, linewidth=1.0, zorder=3)
+            if len(rows) <= 6:
+                top = max(m.value, m.high or 0)
+                style = {"ha": "center", "va": "bottom", "fontsize": 7, "color": theme.muted}
+                axes.annotate(f"{m.value:.1f}", (place, top), (0, 2), textcoords="offset points", **style)  # type: ignore[arg-type]
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set_xlim(-0.55, len(labels) - 0.45)
+    axes.set_ylim(0, min(112, 1.13 * max(max(m.value, m.high or 0) for found in means for m in found) + 1))
+    axes.grid(axis="y", color=theme.line, linewidth=0.8, zorder=0)
+    axes.set_ylabel("accuracy (%)", fontsize=8.5, color=theme.muted)
+    _title(figure, theme, board.title + (" (quick)" if board.quick else ""))
+    _legend(figure, theme, [_short(row.name, 30) for row in rows], colours)
+
+
+def _axes(figure: Figure, theme: Theme, left: float, right: float, top: float, bottom: float) -> Axes:
+    """Axes with margins in inches: several times faster than to let matplotlib find them."""
+    width, height = figure.get_size_inches()
+    box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
+    axes = figure.add_axes(box, facecolor=theme.page)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8.5, colors=theme.muted, labelcolor=theme.text, length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return axes
+
+
+def _title(figure: Figure, theme: Theme, text: str) -> None:
+    width, height = figure.get_size_inches()
+    figure.text(
+        0.1 / width, 1 - 0.1 / height, text, ha="left", va="top", fontsize=10.5, fontweight="bold", color=theme.text
+    ).set_parse_math(False)
+
+
+def _legend(figure: Figure, theme: Theme, names: Sequence[str], colours: Sequence[str]) -> None:
+    from matplotlib.patches import Patch
+
+    _, height = figure.get_size_inches()
+    # Names are set afterwards: a label that begins with _ would be left out, and $ would be read as mathematics.
+    legend = figure.legend(
+        [Patch(color=colour) for colour in colours],
+        ["x" * len(name) for name in names],
+        loc="upper left",
+        bbox_to_anchor=(0.0, 1 - 0.3 / height),
+        ncols=min(3 if max(map(len, names)) > 14 else 4, len(names)),
+        fontsize=8,
+        frameon=False,
+        handlelength=0.9,
+        handleheight=0.9,
+        columnspacing=1.6,
+        labelcolor=theme.text,
+    )
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(name)
+
+
+def _colours(theme: Theme, baseline: Sequence[bool]) -> list[str]:
+    """Grey for the baseline, and one hue from light to strong for the others."""
+    from matplotlib.colors import LinearSegmentedColormap, to_hex
+
+    ramp = LinearSegmentedColormap.from_list("ramp", theme.ramp)
+    others = len(baseline) - sum(baseline)
+    shades = iter([to_hex(ramp(place / max(others - 1, 1) if others > 1 else 1.0)) for place in range(others)])
+    return [theme.baseline if grey else next(shades) for grey in baseline]
+
+
+def _write(
+    folder: Path, name: str, size: tuple[float, float], draw: Callable[[Figure, Theme], None], caption: str, alt: str
+) -> Picture:
+    """Draws in both themes."""
+    from matplotlib.figure import Figure  # here: it takes a second to load; and not pyplot, which keeps state
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = (f"{name}.png", f"{name}-dark.png")
+    for file, theme in zip(files, (LIGHT, DARK), strict=True):
+        figure = Figure(figsize=size, facecolor=theme.page)
+        draw(figure, theme)
+        content = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # names may be in any script
+            figure.savefig(content, format="png", dpi=_DPI)
+        write_atomically(folder / file, content.getvalue(), sync=False)
+    width, height = (round(inches * _DPI) for inches in size)
+    return Picture(*files, caption, alt, width, height)
+
+
+def _tasks(count: int) -> str:
+    return f"{count} task{'s' * (count != 1)}"
+
+
+def _short(name: str, most: int = _NAME) -> str:
+    name = " ".join(name.split())
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -1,0 +1,262 @@
+"""The HTML of `vivi report`. Everything that comes from files goes through `html.escape`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from vivi.inspect.content import Strip
+from vivi.inspect.html import VIEWER, _strip
+from vivi.inspect.style import SCRIPT as STRIPS_SCRIPT
+from vivi.report.board_html import BoardView, badges, board_body
+from vivi.report.boards import Board, difference, leader, mean, one_digit, shared_tasks
+from vivi.report.neighbours import NeighbourSheet
+from vivi.report.paper import OtherTable
+from vivi.report.style import SCRIPT, STYLE
+from vivi.report.tables import signed
+from vivi.transfer.tasks import VTAB
+
+GENERATOR = '<meta name="generator" content="vivi report">'
+MAX_PROBLEMS = 40
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """A training run: its name, and the pictures of it that were copied, (path on the page, what it is)."""
+
+    name: str
+    pictures: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that the page shows."""
+
+    results: Path
+    views: Sequence[BoardView]
+    problems: Sequence[str] = ()
+    others: Sequence[OtherTable] = ()
+    runs: Sequence[ShownRun] = ()
+    corpus: Path | None = None
+    strips: Sequence[Strip] = ()
+    digits: int = 0  # of the times below film strips
+    neighbours: Sequence[NeighbourSheet] = field(default_factory=tuple)
+
+    @property
+    def ours(self) -> list[BoardView]:
+        return [view for view in self.views if view.board.rows]
+
+    @property
+    def paper_only(self) -> list[BoardView]:
+        return [view for view in self.views if not view.board.rows]
+
+
+def render(content: Content) -> str:
+    """The whole page."""
+    sections = [*_boards(content), *_others(content)]
+    links = "".join(f'<a href="#{key}">{title}</a>' for key, title, _, _ in sections)
+    body = "".join(
+        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}{extra}</h2>{html}</section>'
+        for key, title, extra, html in sections
+    )
+    name = escape(content.results.resolve().name or str(content.results))
+    viewer = f"{VIEWER}<script>{STRIPS_SCRIPT}</script>" if content.strips else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+{GENERATOR}
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{name} · VIVI report</title>
+<link rel="icon" href="data:,">
+<style>{STYLE}</style>
+</head>
+<body>
+<header>
+<p class="eyebrow">VIVI report</p>
+<h1><bdi>{name if content.ours else "The paper’s results"}</bdi></h1>
+<p class="lead">{_lead(content)}</p>
+{_problems(content.problems)}
+{_tiles(content)}
+<nav aria-label="Sections">{links}</nav>
+</header>
+<main>
+{body}
+</main>
+<footer>Made by <code>vivi report</code> from <bdi>{escape(str(content.results.resolve()))}</bdi>.
+Nothing on this page is loaded from the network.</footer>
+{viewer}
+<script>{SCRIPT}</script>
+</body>
+</html>
+"""
+
+
+Section = tuple[str, str, str, str]
+"""Its anchor, its title, what follows the title in the heading, its content."""
+
+
+def _boards(content: Content) -> list[Section]:
+    sections = [(view.board.slug, view.board.title, badges(view.board), board_body(view)) for view in content.ours]
+    if not sections:
+        return [(view.board.slug, view.board.title, "", board_body(view)) for view in content.paper_only]
+    if content.paper_only:
+        folds = "".join(_fold(view.board.title, board_body(view)) for view in content.paper_only)
+        sections.append(("paper", "The paper’s results", "", folds))
+    return sections
+
+
+def _others(content: Content) -> list[Section]:
+    sections = []
+    if content.runs:
+        sections.append(("training", "Training", "", "".join(map(_run, content.runs))))
+    if content.corpus:
+        sections.append(("strips", "Film strips", "", _strips(content)))
+    if content.neighbours:
+        sections.append(("neighbours", "Nearest neighbours", "", "".join(map(_sheet, content.neighbours))))
+    if content.others:
+        tables = _fold("The paper’s other tables", "".join(map(_other, content.others)))
+        sections.append(("other", "Beyond VTAB", "", tables))
+    return sections
+
+
+def _fold(title: str, html: str) -> str:
+    return f'<details class="fold"><summary>{title}</summary>{html}</details>'
+
+
+# --- the head of the page ---
+
+
+def _lead(content: Content) -> str:
+    if not content.ours:
+        return (
+            f"There are no results in <bdi>{escape(str(content.results))}</bdi> yet. These are the numbers that the "
+            "paper prints: test accuracies in percent on VTAB’s 19 tasks, of encoders fine-tuned on each."
+        )
+    boards = [view.board for view in content.ours]
+    encoders = {row.name for board in boards for row in board.rows}
+    tasks = {column.task: column.group for board in boards for column in board.columns}
+    own = sum(group == "own" for group in tasks.values())
+    which = _plural(len(tasks), "task")
+    if own and own < len(tasks):
+        which += f", {len(tasks) - own} of VTAB and {own} of your own"
+    elif own:
+        which += " of your own"
+    kinds = " and ".join(sorted({_kind(board) for board in boards}))
+    seeds = {len(cell.seeds) for board in boards for row in board.rows for cell in row.cells.values()}
+    each = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else _plural(min(seeds), "seed")
+    said = f"{_plural(len(encoders), 'encoder')} on {which}, by {kinds}. "
+    said += "A number is a test accuracy in percent, "
+    said += "of one seed. " if seeds == {1} else f"the median of {each}. "
+    names = {board.baseline.name for board in boards if board.baseline}
+    if names:
+        said += f"Differences are to {' or '.join(f'<b>{escape(name)}</b>' for name in sorted(names))}."
+    return said
+
+
+def _kind(board: Board) -> str:
+    return {"vtab": "fine-tuning", "knn": "a kNN probe", "linear": "a linear probe"}[board.benchmark]
+
+
+def _problems(problems: Sequence[str]) -> str:
+    if not problems:
+        return ""
+    items = "".join(f"<li>{escape(problem)}</li>" for problem in problems[:MAX_PROBLEMS])
+    more = len(problems) - MAX_PROBLEMS
+    items += f"<li>and {more} more</li>" if more > 0 else ""
+    many = "One file was" if len(problems) == 1 else f"{len(problems)} files were"
+    is_open = " open" if len(problems) <= 3 else ""
+    summary = f'<summary class="warning">{many} skipped</summary>'
+    return f'<details{is_open}>{summary}<ul class="problems">{items}</ul></details>'
+
+
+def _tiles(content: Content) -> str:
+    if not content.views:
+        return ""
+    board = (content.ours or content.paper_only)[0].board
+    tiles = []
+    winner, where = leader(board), escape(board.title) + (", quick" if board.quick else "")
+    shared = shared_tasks(board.shown, board.counted)
+    if winner and (found := mean(winner, shared)):
+        over = f" · {found.tasks} of {board.total} tasks" if found.tasks < board.total else ""
+        tiles.append(("Best mean", f"{found.value:.1f}", f"<bdi>{escape(winner.name)}</bdi> · {where}{over}", ""))
+    if winner and board.baseline and (gain := difference(winner, board.baseline, shared)):
+        kind = "up" if one_digit(gain.value) > 0 else "down" if one_digit(gain.value) < 0 else ""
+        over = f"over <bdi>{escape(board.baseline.name)}</bdi>, points"
+        tiles.append(("Gain over the baseline", signed(gain.value), over, kind))
+    boards = [view.board for view in content.ours or content.paper_only]
+    rows = {row.name for each in boards for row in each.shown}
+    tasks = {column.task: column.group for each in boards for column in each.columns}
+    vtab = sum(group != "own" for group in tasks.values())
+    own = f"{len(tasks) - vtab} of your own"
+    note = own if not vtab else f"{vtab} of VTAB’s {len(VTAB)}" + (f", {own}" if vtab < len(tasks) else "")
+    tiles.append(("Encoders" if content.ours else "Methods", f"{len(rows)}", "", ""))
+    tiles.append(("Tasks", f"{len(tasks)}", note, ""))
+    tiles.append(("Boards", f"{len(boards)}", ", ".join(sorted({_short_kind(each) for each in boards})), ""))
+    return (
+        '<dl class="totals">'
+        + "".join(
+            f'<div><dt>{label}</dt><dd class="value {kind}">{value}</dd><dd class="note">{note}</dd></div>'
+            for label, value, note, kind in tiles
+        )
+        + "</dl>"
+    )
+
+
+def _short_kind(board: Board) -> str:
+    return {"vtab": "VTAB", "knn": "kNN", "linear": "linear"}[board.benchmark]
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+# --- what else there is ---
+
+
+def _run(run: ShownRun) -> str:
+    name = escape(run.name)
+    pictures = "".join(
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{what} of {name}">'
+        f'<img src="{quote(path)}" alt="{what} of {name}" loading="lazy"></div><figcaption>{what}</figcaption>'
+        for path, what in run.pictures
+    )
+    nothing = '<p class="empty">No curves yet: they are drawn at the first checkpoint.</p>'
+    return f'<figure class="card sheet"><h3><bdi>{name}</bdi></h3>{pictures or nothing}</figure>'
+
+
+def _strips(content: Content) -> str:
+    if not content.strips:
+        return '<p class="empty">No video of this corpus is held out.</p>'
+    shown = "".join(_strip(strip, content.digits) for strip in content.strips)
+    where = f"<bdi>{escape(str(content.corpus))}</bdi>"
+    return f'<p class="intro">Some of the videos of {where} that are held out from training.</p>{shown}'
+
+
+def _sheet(sheet: NeighbourSheet) -> str:
+    title, path = escape(sheet.title), quote(f"{sheet.picture.parent.name}/{sheet.picture.name}")
+    return (
+        f'<figure class="card sheet"><h3><bdi>{title}</bdi> '
+        f'<span class="files"><a href="{path}" download>PNG</a></span></h3>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Neighbours of {title}">'
+        f'<img src="{path}" alt="Frames and their nearest neighbours by {title}" loading="lazy"></div>'
+        f"<figcaption>{escape(sheet.caption)}</figcaption></figure>"
+    )
+
+
+def _other(table: OtherTable) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.head)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in table.rows
+    )
+    caption = escape(table.caption)
+    return (
+        f'<div class="card sheet"><div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+        f'<table class="results plain"><caption>{caption}.</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div></div>"
+    )

@@ -1,0 +1,149 @@
+"""Which frames does an encoder hold to be alike? Frames of held-out videos, and what lies nearest to them."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image, ImageDraw, ImageFont
+
+from vivi.errors import UserError
+from vivi.storage import write_atomically
+from vivi.video.corpus import Corpus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+VIDEOS = 64
+"""At most so many held-out videos are looked through, up to four shots of each."""
+_CELL = (168, 112)
+_GAP, _FRAME, _HEAD = 10, 4, 30
+_HIT, _PAPER, _INK = (11, 138, 90), (255, 255, 255), (90, 97, 112)
+
+
+@dataclass(frozen=True)
+class NeighbourSheet:
+    """A picture of nearest neighbours, for the page."""
+
+    title: str
+    picture: Path
+    caption: str
+
+
+def draw_neighbours(
+    model_backbone: nn.Module,
+    size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    corpus: Path,
+    path: Path,
+    title: str,
+    queries: int = 6,
+    nearest: int = 5,
+    seed: int = 0,
+) -> NeighbourSheet:
+    """Writes a PNG: in each row a frame, and the frames of other shots that the encoder puts nearest to it.
+
+    The frames are the middle ones of shots of held-out videos; of each query, its own shot is left out, so that what
+    is found is no copy. Frames of the query's own video are framed green.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    from vivi.transfer.features import embed
+
+    images, videos, shots, which = _frames(corpus)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    features = F.normalize(embed(model_backbone.to(device), images, size, mean, std, device), dim=1)
+    own_video = videos[:, None] == videos
+    own_shot = shots[:, None] == shots
+    # A frame whose video has no other shot could have no hit.
+    able = torch.nonzero((own_video & ~own_shot).any(dim=1)).flatten()
+    order = torch.randperm(len(able), generator=torch.Generator().manual_seed(seed))
+    chosen = _of_different_videos(able[order].tolist(), videos.tolist(), queries)
+    similarity = (features[chosen] @ features.T).masked_fill(own_shot[chosen], -math.inf)
+    nearest = min(nearest, int((~own_shot[chosen]).sum(dim=1).min()))
+    values, found = similarity.topk(nearest, dim=1)
+    hits = own_video[torch.tensor(chosen)[:, None], found]
+    write_atomically(path, _draw(images, chosen, found.tolist(), values.tolist(), hits.tolist()), sync=False)
+    right, chance = int(hits.sum()), float(((own_video & ~own_shot).sum(1) / (~own_shot).sum(1))[chosen].mean())
+    caption = (
+        f"{len(chosen)} of {len(images)} frames from {len(videos.unique())} {which} videos, and the {nearest} frames "
+        f"of other shots that lie nearest to each, by cosine. Green: a frame of the same video; {right} of "
+        f"{hits.numel()} are, by chance it would be {chance * hits.numel():.1f}."
+    )
+    return NeighbourSheet(title, path, caption)
+
+
+def _frames(corpus: Path) -> tuple[list[Tensor], Tensor, Tensor, str]:
+    """Frames (uint8), the numbers of their videos and shots, and whether the videos are held out."""
+    import torch
+
+    from vivi.batches.index import open_index, read_frames
+    from vivi.batches.loader import decode
+    from vivi.training.monitor import choose
+
+    index = open_index(Corpus(corpus))
+    choice = choose(index.first_shot, index.test, VIDEOS)
+    images, places = [], []
+    for video, shot in zip(choice.videos.tolist(), choice.shots.tolist(), strict=True):
+        [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
+        try:
+            images.append(decode(jpeg))
+        except (RuntimeError, ValueError):
+            continue  # a damaged frame is left out
+        places.append((video, shot))
+    videos, shots = torch.tensor(places, dtype=torch.int64).view(-1, 2).unbind(1)
+    if len(set(videos.tolist())) < 2 or len(set(shots.tolist())) <= len(set(videos.tolist())):
+        raise UserError(f"{corpus} has too few videos with two shots to look for neighbours; leave --encoders away")
+    return images, videos, shots, "training and held-out" if choice.note else "held-out"
+
+
+def _of_different_videos(frames: Sequence[int], videos: Sequence[int], count: int) -> list[int]:
+    """The first frame of each video, then others, as many as asked for."""
+    first: dict[int, int] = {}
+    for frame in frames:
+        first.setdefault(videos[frame], frame)
+    return [*first.values(), *(frame for frame in frames if frame not in first.values())][:count]
+
+
+def _draw(
+    images: Sequence[Tensor],
+    queries: Sequence[int],
+    found: Sequence[Sequence[int]],
+    values: Sequence[Sequence[float]],
+    hits: Sequence[Sequence[bool]],
+) -> bytes:
+    width, height = _CELL[0] + 2 * _FRAME, _CELL[1] + 2 * _FRAME
+    row = height + 18 + _GAP
+    across = [_GAP, *(3 * _GAP + width + number * (width + _GAP) for number in range(len(found[0])))]
+    sheet = Image.new("RGB", (across[-1] + width + _GAP, _HEAD + row * len(queries)), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=13)
+    for left, text in zip((across[0], across[1]), ("frame", "nearest frames of other shots"), strict=True):
+        draw.text((left + _FRAME, 8), text, _INK, font)
+    for line, query in enumerate(queries):
+        top = _HEAD + line * row
+        sheet.paste(_cell(images[query]), (across[0] + _FRAME, top + _FRAME))
+        for left, other, value, hit in zip(across[1:], found[line], values[line], hits[line], strict=True):
+            if hit:
+                draw.rectangle((left, top, left + width - 1, top + height - 1), fill=_HIT)
+            sheet.paste(_cell(images[other]), (left + _FRAME, top + _FRAME))
+            draw.text((left + _FRAME, top + height + 2), f"{value:.2f}" + (" same video" * hit), _INK, font)
+    content = io.BytesIO()
+    sheet.save(content, "PNG", optimize=True)
+    return content.getvalue()
+
+
+def _cell(image: Tensor) -> Image.Image:
+    """A frame as large as fits, in the middle of its place."""
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    scale = min(_CELL[0] / picture.width, _CELL[1] / picture.height)
+    small = picture.resize((max(round(picture.width * scale), 1), max(round(picture.height * scale), 1)))
+    cell = Image.new("RGB", _CELL, (241, 242, 246))
+    cell.paste(small, ((_CELL[0] - small.width) // 2, (_CELL[1] - small.height) // 2))
+    return cell

@@ -1,0 +1,201 @@
+"""vivi report: results as one page and as files, to be opened from the disk without a server or a network.
+
+    results/*.json ──▶ boards ──▶ out/tables/, out/figures/ ──▶ out/index.html
+    the paper's CSVs ──┘      runs, a corpus, encoders ──▶ out/runs/, out/frames/, out/neighbours/
+
+index.html is replaced last and in one step; then the files of boards that are no more are removed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.compute as pc
+from rich.console import Console
+
+from vivi.errors import UserError
+from vivi.inspect.content import Strip, choose_videos, film_strip
+from vivi.inspect.page import _damaged_shards_named, _remove_stale_thumbnails
+from vivi.report.board_html import BoardView
+from vivi.report.boards import Board, Row, leader, make_boards
+from vivi.report.figures import draw_differences, draw_groups
+from vivi.report.html import GENERATOR, Content, ShownRun, render
+from vivi.report.neighbours import NeighbourSheet, draw_neighbours
+from vivi.report.options import ReportOptions
+from vivi.report.paper import other_tables, paper_rows
+from vivi.report.tables import write_tables
+from vivi.storage import StorageError, write_atomically
+from vivi.transfer.results import plain, read_results
+from vivi.video.corpus import Corpus
+
+__all__ = ["ReportOptions", "write_report"]
+
+STRIPS = 4
+PAPER_COMPARE = ("VIVI-Ex(4)", "Ex-ImageNet")
+_PICTURES = {"curves.png": "Curves", "augmented.png": "Augmented frames"}
+_OURS = re.compile(r"(vtab|knn|linear)-(v1|v2|full)(-quick)?-(summary|tasks|groups|differences)(-dark)?\.\w+")
+
+
+def write_report(results: Path, out: Path, options: ReportOptions, console: Console) -> Path:
+    """Writes the page of a folder of results into the folder `out` and returns its index.html."""
+    found, problems = read_results(results)
+    if not found and not options.paper:
+        raise UserError(f"there are no results in {results}; vivi evaluate writes them into its --out")
+    boards, doubles = make_boards(found, options.paper, options.baseline)
+    problems += doubles
+    _check(options, boards)
+    index = out / "index.html"
+    _check_free(out, index)
+    for problem in problems:
+        console.print(f"skipped: {problem}", soft_wrap=True, markup=False, highlight=False)
+    with _unwritable_named(out):
+        out.mkdir(parents=True, exist_ok=True)
+        views = [_view(board, options, out) for board in boards]
+        corpus = Corpus(options.corpus) if options.corpus else None
+        strips = _strips(corpus, out / "frames") if corpus else []
+        content = Content(
+            results=results,
+            views=views,
+            problems=problems,
+            others=other_tables() if options.paper else (),
+            runs=[_run(run, number, out) for number, run in enumerate(options.runs, start=1)],
+            corpus=options.corpus,
+            strips=strips,
+            digits=_digits(corpus) if corpus else 0,
+            neighbours=_neighbours(options, out / "neighbours"),
+        )
+        write_atomically(index, render(content).encode("utf-8", "replace"))
+        _remove_stale(out, views)
+        _remove_stale_thumbnails(out / "frames", strips)
+    return index
+
+
+def _check(options: ReportOptions, boards: Sequence[Board]) -> None:
+    """Raises, before any work, for what cannot be shown."""
+    if len(options.compare) not in (0, 2) or len({*options.compare}) < len(options.compare):
+        raise UserError(f"--compare takes two different names, not {' '.join(options.compare)!r}")
+    names = {row.name for board in boards for row in (*board.rows, *board.paper)}
+    wanted = ([("--baseline", options.baseline)] if options.baseline else []) + [
+        ("--compare", name) for name in options.compare
+    ]
+    for flag, name in wanted:
+        if name not in names:
+            raise UserError(f"{flag}: there is no '{name}'{_hint(name, names, options.paper)}")
+    for run in (*options.runs, *options.encoders):
+        if not run.exists():
+            raise UserError(f"there is no run {run}")
+    if options.encoders and options.corpus is None:
+        raise UserError("--encoders shows nearest neighbours among the frames of a corpus: give --corpus as well")
+
+
+def _hint(name: str, names: set[str], paper: bool) -> str:
+    if not paper and any(name == row.method for table in ("v1", "v2") for row in paper_rows(table)):
+        return " without the paper's rows: leave --no-paper away"
+    close = difflib.get_close_matches(name.lower(), [known.lower() for known in names], n=1, cutoff=0.4)
+    likely = [known for known in sorted(names) if known.lower() in close]
+    return f"; did you mean '{likely[0]}'?" if likely else f"; there are {', '.join(sorted(names)[:8])}"
+
+
+def _view(board: Board, options: ReportOptions, out: Path) -> BoardView:
+    """Writes the files of a board."""
+    figures = out / "figures"
+    tables, groups = write_tables(board, out / "tables"), draw_groups(board, figures)
+    first, second = _compared(board, options)
+    if first and second:
+        chart = draw_differences(board, first, second, figures)
+        note = "" if chart else f"No chart of differences: {first.name} and {second.name} have no task in common."
+    else:
+        chart = None
+        note = (
+            "No chart of differences: not both of the rows to compare are on this board." if options.compare else ""
+        )
+    return BoardView(board, tables, groups, chart, note)
+
+
+def _compared(board: Board, options: ReportOptions) -> tuple[Row | None, Row | None]:
+    """The two rows of the chart of differences."""
+    if options.compare:
+        return board.find(options.compare[0]), board.find(options.compare[1])
+    if not board.rows and not options.baseline:
+        return board.find(PAPER_COMPARE[0]), board.find(PAPER_COMPARE[1])
+    best = leader(board)
+    return (best, board.baseline) if best is not board.baseline else (None, None)
+
+
+def _run(run: Path, number: int, out: Path) -> ShownRun:
+    """Copies the pictures of a run."""
+    name = run.resolve().name
+    folder = out / "runs" / f"{number}-{plain(name)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for file, what in _PICTURES.items():
+        if (run / file).is_file():
+            write_atomically(folder / file, (run / file).read_bytes(), sync=False)
+            pictures.append((f"runs/{folder.name}/{file}", what))
+    return ShownRun(name, tuple(pictures))
+
+
+def _strips(corpus: Corpus, frames: Path) -> list[Strip]:
+    """Film strips of a few held-out videos."""
+    frames.mkdir(parents=True, exist_ok=True)
+    held_out = corpus.videos.filter(pc.equal(corpus.videos["split"], "test"))
+    with _damaged_shards_named(corpus):
+        return [film_strip(corpus, row, frames) for row in choose_videos(held_out, STRIPS, seed=0)]
+
+
+def _digits(corpus: Corpus) -> int:
+    """Of the times of frames, so that neighbours differ."""
+    rate = corpus.settings.get("rate", 1)
+    return 0 if rate <= 1 else 1 if rate <= 10 else 2
+
+
+def _neighbours(options: ReportOptions, folder: Path) -> list[NeighbourSheet]:
+    sheets: list[NeighbourSheet] = []
+    if not options.encoders or options.corpus is None:
+        return sheets
+    from vivi.model.encoder import load_encoder, read_encoder
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, run in enumerate(options.encoders, start=1):
+        architecture, _ = read_encoder(run)
+        encoder, _ = load_encoder(run)
+        name = run.resolve().name if run.is_dir() else run.resolve().parent.name
+        path = folder / f"{number}-{plain(name)}.png"
+        about = (architecture.size, architecture.mean, architecture.std)
+        sheets.append(draw_neighbours(encoder, *about, options.corpus, path, name))
+    return sheets
+
+
+def _check_free(out: Path, index: Path) -> None:
+    """Raises before any work if the page would replace something that is not one."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give --out a folder")
+    if index.exists():
+        with open(index, "rb") as file:
+            if GENERATOR.encode() not in file.read(2000):
+                raise UserError(f"{index} was not made by vivi report; give --out another folder")
+
+
+def _remove_stale(out: Path, views: Sequence[BoardView]) -> None:
+    """Removes tables and figures of an earlier page; what others put into the folders stays."""
+    wanted = {path.name for view in views for paths in view.tables.values() for path in paths}
+    pictures = [picture for view in views for picture in (view.groups, view.differences) if picture]
+    wanted |= {file for picture in pictures for file in (picture.file, picture.dark)}
+    for folder in (out / "tables", out / "figures"):
+        for path in folder.glob("*"):
+            if _OURS.fullmatch(path.name) and path.name not in wanted:
+                path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _unwritable_named(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except StorageError as error:
+        raise UserError(f"the page cannot be written: {error}") from None
+    except OSError as error:
+        raise UserError(f"{out}: {error.strerror or error}; give --out a folder that can be written") from None
