@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from vivi.errors import UserError
 from vivi.synthetic.synthesize import write_text
-from vivi.transfer.features import embed, read_image, read_list, read_task
+from vivi.transfer.features import embed, read_image
+from vivi.transfer.lists import read_list, read_task
 from vivi.transfer.probes import knn_accuracy
 
 HALF = (0.5, 0.5, 0.5)
@@ -130,17 +131,17 @@ def test_a_task_is_read_and_solved(tmp_path: Path) -> None:
     make_task(tmp_path / "brightness")
     task = read_task(tmp_path / "brightness")
     assert (task.name, task.classes) == ("brightness", 2)
-    assert [len(part.paths) for part in (task.train800, task.val200, task.train800val200, task.test)] == [8, 4, 12, 6]
-    assert task.train800val200.paths == task.train800.paths + task.val200.paths
+    assert [len(part.images) for part in (task.sweep, task.validation, task.final, task.test)] == [8, 4, 12, 6]
+    assert task.final.images == task.sweep.images + task.validation.images
     assert task.test.labels.tolist() == [0, 1, 0, 1, 0, 1]
-    train, test = (embed(Corner(), part.paths, 8, HALF, HALF, "cpu") for part in (task.train800val200, task.test))
-    assert knn_accuracy(train, task.train800val200.labels, test, task.test.labels, k=3) == 1
+    train, test = (embed(Corner(), part.images, 8, HALF, HALF, "cpu") for part in (task.final, task.test))
+    assert knn_accuracy(train, task.final.labels, test, task.test.labels, k=3) == 1
 
 
 def test_lists_may_have_spaces_in_names_and_blank_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"images/a b.jpg 3\r\n\n  \nimages/c.jpg\t0\n")
     examples = read_list(tmp_path / "a.txt")
-    assert examples.paths == (tmp_path / "images/a b.jpg", tmp_path / "images/c.jpg")
+    assert examples.images == (tmp_path / "images/a b.jpg", tmp_path / "images/c.jpg")
     assert examples.labels.tolist() == [3, 0]
 
 
@@ -168,11 +169,11 @@ def test_a_missing_list_an_empty_list_and_a_missing_task_are_each_one_line(tmp_p
 def test_an_unreadable_image_is_named(tmp_path: Path, damage: str) -> None:
     make_task(tmp_path / "task")
     task = read_task(tmp_path / "task")
-    path = task.test.paths[3]
+    path = task.test.images[3]
     content = path.read_bytes()
     path.unlink()
     if damage != "missing":
         path.write_bytes({"empty": b"", "text": b"no image\n" * 9, "truncated": content[: len(content) // 2]}[damage])
     with pytest.raises(UserError, match=r"image .*test/000003\.jpg cannot be read") as raised:
-        embed(Corner(), task.test.paths, 8, HALF, HALF, "cpu")
+        embed(Corner(), task.test.images, 8, HALF, HALF, "cpu")
     assert "\n" not in str(raised.value)

@@ -21,8 +21,12 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg, subcommand
 from vivi.errors import UserError
 from vivi.recipe_files import find_recipe, print_recipe, print_recipes, recipe_json, sweep
 from vivi.recipes import RECIPES, Recipe
+from vivi.report.options import ReportOptions
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
 from vivi.training.machine import Machine as TrainMachine
+from vivi.transfer.results import Protocol
+from vivi.transfer.settings import Machine as EvaluateMachine
+from vivi.transfer.settings import Neighbours, Subject, Sweep
 from vivi.video.piece import PrepareSettings
 from vivi.video.prepare import Machine, prepare
 from vivi.video.statistics import print_summary
@@ -155,6 +159,92 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Vtab:
+    """Fine-tune an encoder on the tasks of VTAB, or on one's own, and test it. The same command goes on after a stop.
+
+    `vivi evaluate vtab --check DIR` says for every task what is there, what is missing, and where to get it."""
+
+    subject: OmitArgPrefixes[Subject]
+    sweep: OmitArgPrefixes[Sweep] = field(default_factory=Sweep)
+    machine: OmitArgPrefixes[EvaluateMachine] = field(default_factory=EvaluateMachine)
+
+    def run(self, console: Console) -> None:
+        from vivi.transfer.vtab import evaluate_vtab
+
+        evaluate_vtab(self.subject, self.sweep, self.machine, _Patient.like(console))
+        _say_report(self.subject, console)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Say for every task of VTAB what is there, what is missing, and where to get it."""
+
+    check: Path
+    """A folder of tasks in VTAB-1k layout, or of original data sets, or both."""
+
+    def run(self, console: Console) -> None:
+        from vivi.transfer.check import print_check
+
+        print_check(self.check, console)
+
+
+@dataclass(frozen=True)
+class Knn:
+    """Solve tasks by the nearest neighbours of an encoder's frozen features."""
+
+    subject: OmitArgPrefixes[Subject]
+    neighbours: OmitArgPrefixes[Neighbours] = field(default_factory=Neighbours)
+    protocol: Protocol = "v2"
+    """Of whose images: v2, v1 or full, as for vivi evaluate vtab."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto: a GPU if there is one."""
+
+    def run(self, console: Console) -> None:
+        from vivi.transfer.frozen import evaluate_frozen
+
+        evaluate_frozen("knn", self.subject, console, self.protocol, self.neighbours, self.device)
+        _say_report(self.subject, console)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Solve tasks by a linear classifier, in closed form, on an encoder's frozen features."""
+
+    subject: OmitArgPrefixes[Subject]
+    protocol: Protocol = "v2"
+    """Of whose images: v2, v1 or full, as for vivi evaluate vtab."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto: a GPU if there is one."""
+
+    def run(self, console: Console) -> None:
+        from vivi.transfer.frozen import evaluate_frozen
+
+        evaluate_frozen("linear", self.subject, console, self.protocol, device=self.device)
+        _say_report(self.subject, console)
+
+
+def _say_report(subject: Subject, console: Console) -> None:
+    console.print(f"see them: vivi report {shlex.quote(str(subject.out))} --out page/", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Make a page of the results: the paper's tables and figures, with its own numbers beside one's own."""
+
+    results: Positional[Path]
+    """Folder of results of vivi evaluate."""
+    out: Path = Path("page")
+    """Folder of the page; open its index.html."""
+    options: OmitArgPrefixes[ReportOptions] = field(default_factory=ReportOptions)
+
+    def run(self, console: Console) -> None:
+        from vivi.report.page import write_report
+
+        page = write_report(self.results, self.out, self.options, console)
+        console.print(f"open {page}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
 class Bench:
     """Measure on the present machine: vivi prepare beside ffmpeg and PySceneDetect, on the same files and cores."""
 
@@ -205,9 +295,18 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Synthesize, subcommand("synthesize")]
         | Annotated[Recipes, subcommand("recipes")]
         | Annotated[Train, subcommand("train", default=train)]
+        | Annotated[_evaluate(arguments), subcommand("evaluate")]
+        | Annotated[Report, subcommand("report")]
         | Annotated[Bench, subcommand("bench")]
         | Annotated[Demo, subcommand("demo")]
     )
+
+
+def _evaluate(arguments: Sequence[str]) -> Any:
+    """What can be evaluated; with --check nothing is, so no encoder is asked for."""
+    vtab = Check if any(word.split("=")[0] == "--check" for word in arguments) else Vtab
+    knn, linear = Annotated[Knn, subcommand("knn")], Annotated[Linear, subcommand("linear")]
+    return Annotated[vtab, subcommand("vtab")] | knn | linear
 
 
 def _recipe_named(arguments: Sequence[str]) -> str:
@@ -241,7 +340,7 @@ def main() -> None:
     except KeyboardInterrupt:
         if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes, the first one speaks
             sys.exit(130)
-        resumes = isinstance(command, Prepare | Synthesize | Train | Demo)
+        resumes = isinstance(command, Prepare | Synthesize | Train | Vtab | Demo)
         errors.print("stopped; the same command goes on from here" if resumes else "stopped")
         sys.exit(130)
 

@@ -25,7 +25,8 @@ from vivi.recipe_files import find_recipe
 from vivi.training.machine import Machine
 from vivi.training.metrics import read_metrics
 from vivi.training.train import train
-from vivi.transfer.features import embed, read_task
+from vivi.transfer.features import embed
+from vivi.transfer.lists import read_task
 from vivi.transfer.probes import knn_accuracy
 
 METHODS = ("untrained", "ex-yt-f", "ex-yt-s", "vivi-ex4")
@@ -80,9 +81,9 @@ class Compare:
         accuracies = {}
         for folder in sorted(path for path in self.tasks.iterdir() if path.is_dir()):
             task = read_task(folder)
-            parts = (task.train800, task.val200) if self.validation else (task.train800val200, task.test)
+            parts = (task.sweep, task.validation) if self.validation else (task.final, task.test)
             features = [
-                embed(encoder, part.paths, about["input_size"], about["mean"], about["std"], device) for part in parts
+                embed(encoder, part.images, about["input_size"], about["mean"], about["std"], device) for part in parts
             ]
             accuracies[task.name] = 100 * knn_accuracy(features[0], parts[0].labels, features[1], parts[1].labels)
         return {**accuracies, "mean": statistics.mean(accuracies.values())}

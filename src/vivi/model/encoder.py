@@ -51,7 +51,7 @@ class Encoder(nn.Module):
         self.features = int(getattr(backbone, "head_hidden_size", None) or backbone.num_features)  # type: ignore[arg-type]
         self.norms = [module for module in self.modules() if isinstance(module, CoreBatchNorm)]
         self.precision = torch.float32
-        self.memory_format = _memory_format(backbone)
+        self.memory_format = memory_format(backbone)
         self.to(memory_format=self.memory_format)
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (architecture.mean, architecture.std))
         # From [-1, 1] to what the backbone expects; nothing changes for mean and std of 0.5.
@@ -175,7 +175,7 @@ def _create(architecture: Architecture, pretrained: bool) -> nn.Module:
         ) from None
 
 
-def _memory_format(backbone: nn.Module) -> torch.memory_format:
+def memory_format(backbone: nn.Module) -> torch.memory_format:
     """channels_last, the fastest on GPUs and CPUs; except where torch (2.15) then corrupts memory on a CPU: in the
     gradient of strided 1 × 1 convolutions of fewer than 8 channels (RepVGG, FastViT, MobileOne)."""
     convolutions = (module for module in backbone.modules() if isinstance(module, nn.Conv2d))

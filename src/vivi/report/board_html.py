@@ -28,7 +28,8 @@ class BoardView:
 
 
 def badges(board: Board) -> str:
-    said = (["quick"] if board.quick else []) + (["own split"] if board.own_split else [])
+    said = ["quick"] * board.quick + ["own split"] * bool(board.own_split)
+    said += ["own tasks"] * (board.groups == ("own",))
     return "".join(f' <span class="badge">{text}</span>' for text in said)
 
 
@@ -63,7 +64,7 @@ def _notes(board: Board) -> str:
             "not offered here: they would not be comparable."
         )
     if board.own_split:
-        text = f"<b>Own split:</b> the images of {escape(_listed(board.own_split))} are not VTAB’s, or dealt anew."
+        text = f"<b>Own split:</b> the images of {escape(listed(board.own_split))} are not VTAB’s, or dealt anew."
         said.append(text + (" The paper’s rows are on VTAB’s splits: the splits differ." if board.paper else ""))
     if not board.equal:
         said.append(
@@ -74,7 +75,8 @@ def _notes(board: Board) -> str:
     return lines + "".join(f'<p class="warning">{escape(line)}</p>' for line in board.warnings)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """a, b and c"""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -98,7 +98,7 @@ class Board:
     rows: tuple[Row, ...]  # ours: the baseline, then by mean
     paper: tuple[Row, ...]  # in the paper's order
     baseline: Row | None
-    own_split: tuple[str, ...] = ()  # titles of tasks with other images than VTAB's
+    own_split: tuple[str, ...] = ()  # titles of VTAB's tasks that were measured on other images than VTAB's
     warnings: tuple[str, ...] = ()
 
     @property
@@ -113,6 +113,11 @@ class Board:
             return f"VTAB, {examples}" if self.protocol == "full" else f"VTAB Version {self.protocol[1]}, {examples}"
         probe = {"knn": "kNN probe", "linear": "Linear probe"}[self.benchmark]
         return f"{probe}, {examples}" + (" (Version 2)" if self.protocol == "v2" else "")
+
+    @property
+    def label(self) -> str:
+        """Its title where there is no room for more."""
+        return self.title + (", quick" if self.quick else "")
 
     @property
     def shown(self) -> tuple[Row, ...]:
@@ -251,6 +256,7 @@ def _board(
     rows = [Row(name, cells[name]) for name in sorted(cells)]
     known = any(column.task in _DEFINED and column.group != "own" for column in columns)
     paper = paper and known and benchmark == "vtab" and not quick
+    dealt = {result.task for result in results if result.split != "lists"}
     board = Board(
         benchmark,
         protocol,
@@ -259,9 +265,7 @@ def _board(
         tuple(rows),
         tuple(_paper(protocol, columns, encoders)) if paper else (),
         None,
-        tuple(
-            column.title for column in columns if any(r.task == column.task and r.split != "lists" for r in results)
-        ),
+        tuple(column.title for column in columns if column.group != "own" and column.task in dealt),
         tuple(_warnings(results, columns)),
     )
     first = board.find(baseline) if baseline else _default_baseline(board)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 # Of 29 methods of the paper, those of its own first two charts.
 PAPER_BARS = ("Ex-ImageNet", "Ex-YT-F", "Ex-YT-S", "VIVI-Ex(4)", "VIVI-Ex(4)-Big")
 MAX_BARS = 12
-_NAME = 44  # characters of a name that have room
+_NAME = 34  # characters of a name that have room
+_WIDTH = 6.4  # inches
+_LEGEND = 0.2  # inches of a line of the legend
 _DPI = 160
 
 
@@ -92,10 +94,12 @@ def draw_groups(board: Board, folder: Path) -> Picture | None:
         return None
     means = [[mean(row, chosen) or Mean(0, 0) for _, chosen in places] for row in rows]
     labels = [f"{title}\n{len(chosen)} task{'s' * (len(chosen) != 1)}" for title, chosen in places]
-    size = (min(max(7.2, 1.2 + 0.17 * len(rows) * len(places)), 13.0), 3.5 + 0.2 * ((len(rows) - 1) // 3))
+    width = min(max(_WIDTH, 1.2 + 0.17 * len(rows) * len(places)), 2 * _WIDTH)
+    lines = -(-len(rows) // _across([_short(row.name, 30) for row in rows], width))
+    size = (width, 3.2 + _LEGEND * lines)
 
     def draw(figure: Figure, theme: Theme) -> None:
-        _bars(figure, theme, board, rows, labels, means)
+        _bars(figure, theme, board, rows, labels, means, lines)
 
     words = "; ".join(f"{row.name} {found[0].value:.1f}" for row, found in zip(rows, means, strict=True))
     left_out = len(board.rows) - len(rows) if board.rows else len(board.paper) - len(rows)
@@ -122,7 +126,7 @@ def draw_differences(board: Board, first: Row, second: Row, folder: Path) -> Pic
         return None
     gains = [(first.cells[column.task].value - second.cells[column.task].value, column) for column in shared]
     gains.sort(key=lambda gain: gain[0])
-    size = (7.2, 1.15 + 0.235 * len(gains))
+    size = (_WIDTH, 1.15 + 0.235 * len(gains))
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = _axes(figure, theme, left=1.35, right=0.35, top=0.62, bottom=0.42)
@@ -152,9 +156,15 @@ def draw_differences(board: Board, first: Row, second: Row, folder: Path) -> Pic
 
 
 def _bars(
-    figure: Figure, theme: Theme, board: Board, rows: Sequence[Row], labels: Sequence[str], means: list[list[Mean]]
+    figure: Figure,
+    theme: Theme,
+    board: Board,
+    rows: Sequence[Row],
+    labels: Sequence[str],
+    means: list[list[Mean]],
+    lines: int,
 ) -> None:
-    axes = _axes(figure, theme, left=0.5, right=0.1, top=0.72 + 0.2 * ((len(rows) - 1) // 3), bottom=0.5)
+    axes = _axes(figure, theme, left=0.5, right=0.1, top=0.45 + _LEGEND * lines, bottom=0.5)
     colours = _colours(theme, [row is board.baseline for row in rows])
     width = 0.84 / len(rows)
     for number, found in enumerate(means):
@@ -172,7 +182,7 @@ def _bars(
     axes.set_ylim(0, min(112, 1.13 * max(max(m.value, m.high or 0) for found in means for m in found) + 1))
     axes.grid(axis="y", color=theme.line, linewidth=0.8, zorder=0)
     axes.set_ylabel("accuracy (%)", fontsize=8.5, color=theme.muted)
-    _title(figure, theme, board.title + (" (quick)" if board.quick else ""))
+    _title(figure, theme, board.label)
     _legend(figure, theme, [_short(row.name, 30) for row in rows], colours)
 
 
@@ -195,17 +205,26 @@ def _title(figure: Figure, theme: Theme, text: str) -> None:
     ).set_parse_math(False)
 
 
+def _across(names: Sequence[str], width: float) -> int:
+    """How many columns the legend has room for."""
+    column = 0.4 + 0.068 * max(map(len, names))  # inches of the longest
+    return max(1, min(len(names), int((width - 0.1) / column)))
+
+
 def _legend(figure: Figure, theme: Theme, names: Sequence[str], colours: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
-    _, height = figure.get_size_inches()
+    width, height = figure.get_size_inches()
+    across = _across(names, width)
+    # Matplotlib fills column by column; one reads line by line.
+    order = [place for column in range(across) for place in range(column, len(names), across)]
     # Names are set afterwards: a label that begins with _ would be left out, and $ would be read as mathematics.
     legend = figure.legend(
-        [Patch(color=colour) for colour in colours],
-        ["x" * len(name) for name in names],
+        [Patch(color=colours[place]) for place in order],
+        ["x" * len(names[place]) for place in order],
         loc="upper left",
         bbox_to_anchor=(0.0, 1 - 0.3 / height),
-        ncols=min(3 if max(map(len, names)) > 14 else 4, len(names)),
+        ncols=across,
         fontsize=8,
         frameon=False,
         handlelength=0.9,
@@ -213,9 +232,9 @@ def _legend(figure: Figure, theme: Theme, names: Sequence[str], colours: Sequenc
         columnspacing=1.6,
         labelcolor=theme.text,
     )
-    for text, name in zip(legend.get_texts(), names, strict=True):
+    for text, place in zip(legend.get_texts(), order, strict=True):
         text.set_parse_math(False)
-        text.set_text(name)
+        text.set_text(names[place])
 
 
 def _colours(theme: Theme, baseline: Sequence[bool]) -> list[str]:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from vivi.inspect.content import Strip
 from vivi.inspect.html import VIEWER, _strip
 from vivi.inspect.style import SCRIPT as STRIPS_SCRIPT
-from vivi.report.board_html import BoardView, badges, board_body
+from vivi.report.board_html import BoardView, badges, board_body, listed
 from vivi.report.boards import Board, difference, leader, mean, one_digit, shared_tasks
 from vivi.report.neighbours import NeighbourSheet
 from vivi.report.paper import OtherTable
@@ -57,10 +57,10 @@ class Content:
 def render(content: Content) -> str:
     """The whole page."""
     sections = [*_boards(content), *_others(content)]
-    links = "".join(f'<a href="#{key}">{title}</a>' for key, title, _, _ in sections)
+    links = "".join(f'<a href="#{key}">{label}</a>' for key, label, _, _ in sections)
     body = "".join(
-        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}{extra}</h2>{html}</section>'
-        for key, title, extra, html in sections
+        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{heading}</h2>{html}</section>'
+        for key, _, heading, html in sections
     )
     name = escape(content.results.resolve().name or str(content.results))
     viewer = f"{VIEWER}<script>{STRIPS_SCRIPT}</script>" if content.strips else ""
@@ -78,7 +78,8 @@ def render(content: Content) -> str:
 <body>
 <header>
 <p class="eyebrow">VIVI report</p>
-<h1><bdi>{name if content.ours else "The paper’s results"}</bdi></h1>
+<h1>{"How well do they transfer?" if content.ours else "The paper’s results"}</h1>
+<p class="path"><bdi>{escape(str(content.results.resolve()))}</bdi></p>
 <p class="lead">{_lead(content)}</p>
 {_problems(content.problems)}
 {_tiles(content)}
@@ -87,8 +88,7 @@ def render(content: Content) -> str:
 <main>
 {body}
 </main>
-<footer>Made by <code>vivi report</code> from <bdi>{escape(str(content.results.resolve()))}</bdi>.
-Nothing on this page is loaded from the network.</footer>
+<footer>Made by <code>vivi report</code>. Nothing on this page is loaded from the network.</footer>
 {viewer}
 <script>{SCRIPT}</script>
 </body>
@@ -97,30 +97,31 @@ Nothing on this page is loaded from the network.</footer>
 
 
 Section = tuple[str, str, str, str]
-"""Its anchor, its title, what follows the title in the heading, its content."""
+"""Its anchor, its name in the navigation, its heading, its content."""
 
 
 def _boards(content: Content) -> list[Section]:
-    sections = [(view.board.slug, view.board.title, badges(view.board), board_body(view)) for view in content.ours]
-    if not sections:
-        return [(view.board.slug, view.board.title, "", board_body(view)) for view in content.paper_only]
-    if content.paper_only:
+    sections = [
+        (view.board.slug, view.board.label, view.board.title + badges(view.board), board_body(view))
+        for view in content.ours or content.paper_only
+    ]
+    if content.ours and content.paper_only:
         folds = "".join(_fold(view.board.title, board_body(view)) for view in content.paper_only)
-        sections.append(("paper", "The paper’s results", "", folds))
+        sections.append(("paper", *["The paper’s results"] * 2, folds))
     return sections
 
 
 def _others(content: Content) -> list[Section]:
     sections = []
     if content.runs:
-        sections.append(("training", "Training", "", "".join(map(_run, content.runs))))
+        sections.append(("training", *["Training"] * 2, "".join(map(_run, content.runs))))
     if content.corpus:
-        sections.append(("strips", "Film strips", "", _strips(content)))
+        sections.append(("strips", *["Film strips"] * 2, _strips(content)))
     if content.neighbours:
-        sections.append(("neighbours", "Nearest neighbours", "", "".join(map(_sheet, content.neighbours))))
+        sections.append(("neighbours", *["Nearest neighbours"] * 2, "".join(map(_sheet, content.neighbours))))
     if content.others:
         tables = _fold("The paper’s other tables", "".join(map(_other, content.others)))
-        sections.append(("other", "Beyond VTAB", "", tables))
+        sections.append(("other", *["Beyond VTAB"] * 2, tables))
     return sections
 
 
@@ -146,7 +147,7 @@ def _lead(content: Content) -> str:
         which += f", {len(tasks) - own} of VTAB and {own} of your own"
     elif own:
         which += " of your own"
-    kinds = " and ".join(sorted({_kind(board) for board in boards}))
+    kinds = listed([*dict.fromkeys(map(_kind, boards))])
     seeds = {len(cell.seeds) for board in boards for row in board.rows for cell in row.cells.values()}
     each = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else _plural(min(seeds), "seed")
     said = f"{_plural(len(encoders), 'encoder')} on {which}, by {kinds}. "
@@ -179,7 +180,7 @@ def _tiles(content: Content) -> str:
         return ""
     board = (content.ours or content.paper_only)[0].board
     tiles = []
-    winner, where = leader(board), escape(board.title) + (", quick" if board.quick else "")
+    winner, where = leader(board), escape(board.label)
     shared = shared_tasks(board.shown, board.counted)
     if winner and (found := mean(winner, shared)):
         over = f" · {found.tasks} of {board.total} tasks" if found.tasks < board.total else ""

@@ -90,7 +90,7 @@ STYLE = (
   writing-mode: vertical-rl; transform: rotate(180deg); display: inline-flex; align-items: center; max-height: 11rem;
   overflow: hidden; white-space: nowrap;
 }
-.tasks .task .dot { margin: .4em 0 0; order: 1; }
+.tasks .task .dot { margin: 0 0 .4em; }
 .tasks .first { border-left: 1px solid var(--line); }
 .none { color: var(--mark); }
 

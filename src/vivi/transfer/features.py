@@ -1,4 +1,4 @@
-"""Features of labelled images: read a task's lists, read its images, run the encoder over them."""
+"""Features of images: read them, make them square, run the encoder over them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,59 +17,6 @@ from torchvision.transforms.v2 import functional as vision
 
 from vivi.errors import UserError
 from vivi.images import as_rgb
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Images and their labels, in the order of their list."""
-
-    paths: tuple[Path, ...]
-    labels: Tensor  # (images,) int64
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task in VTAB-1k layout: training images in two parts and together, test images, the number of classes."""
-
-    name: str
-    classes: int
-    train800: Examples
-    val200: Examples
-    train800val200: Examples
-    test: Examples
-
-
-def read_task(folder: Path) -> Task:
-    """Reads a folder with train800.txt, val200.txt, train800val200.txt and test.txt; images are read by embed."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder of a task: it does not exist")
-    lists = {name: read_list(folder / f"{name}.txt") for name in ("train800", "val200", "train800val200", "test")}
-    classes = 1 + max(int(examples.labels.max()) for examples in lists.values())
-    return Task(folder.name, classes, **lists)
-
-
-def read_list(path: Path) -> Examples:
-    """The images, relative to the list's folder, and labels of a list with lines `images/000000.jpg 3`."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise UserError(f"{path} cannot be read ({reason}); a task needs this list of images and labels") from None
-    paths: list[Path] = []
-    labels: list[int] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        words = line.rsplit(maxsplit=1)
-        if len(words) != 2 or not (words[1].isascii() and words[1].isdecimal()):
-            raise UserError(
-                f"{path} line {number} is {line!r}; it must be the path of an image and a label, 0 or more"
-            )
-        paths.append(path.parent / words[0].strip())
-        labels.append(int(words[1]))
-    if not paths:
-        raise UserError(f"{path} lists no images; each line must be the path of an image and its label")
-    return Examples(tuple(paths), torch.tensor(labels))
 
 
 def embed(
@@ -89,7 +35,7 @@ def embed(
     """
     # Threads: reading and resizing images leaves Python to itself.
     with ThreadPoolExecutor() as threads:
-        pieces = (torch.stack(list(threads.map(partial(_square, size=size), part))) for part in _parts(images, batch))
+        pieces = (torch.stack(list(threads.map(partial(square, size=size), part))) for part in _parts(images, batch))
         return encode(encoder, pieces, mean, std, device)
 
 
@@ -131,9 +77,10 @@ def read_image(path: Path) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def _square(image: Tensor | Path, size: int) -> Tensor:
+def square(image: Tensor | Path, size: int, antialias: bool = True) -> Tensor:
+    """The whole image resized to uint8 (3, size, size); its sides may change their ratio."""
     pixels = read_image(image) if isinstance(image, Path) else image
-    resized: Tensor = vision.resize(pixels, [size, size], antialias=True)
+    resized: Tensor = vision.resize(pixels, [size, size], antialias=antialias)
     return resized.contiguous()
 
 

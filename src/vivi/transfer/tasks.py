@@ -38,7 +38,14 @@ VTAB: tuple[Definition, ...] = (
     Definition("eurosat", "EuroSAT", "specialized", 10, 16200, 5400, 5400),
     Definition("resisc45", "Resisc45", "specialized", 45, 18900, 6300, 6300),
     Definition(
-        "diabetic_retinopathy", "Retinopathy", "specialized", 5, 35126, 10906, 42670, ("diabetic_retinopathy_detection",)
+        "diabetic_retinopathy",
+        "Retinopathy",
+        "specialized",
+        5,
+        35126,
+        10906,
+        42670,
+        ("diabetic_retinopathy_detection",),
     ),
     Definition("clevr_count", "Clevr-Count", "structured", 8, 63000, 7000, 15000),
     Definition("clevr_distance", "Clevr-Dist", "structured", 6, 63000, 7000, 15000, ("clevr_dist",)),

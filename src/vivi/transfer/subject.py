@@ -1,0 +1,113 @@
+"""What every benchmark has in common: an encoder, some tasks, and a folder for the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vivi.errors import UserError
+from vivi.storage import StorageError, locked
+from vivi.transfer.examples import Task
+from vivi.transfer.find import find_tasks
+from vivi.transfer.models import Model, load_model
+from vivi.transfer.results import Protocol, Result, read_results, versions
+from vivi.transfer.settings import Subject
+from vivi.transfer.tables import print_results
+from vivi.transfer.tasks import GROUPS, Group
+
+
+def load(subject: Subject) -> Model:
+    return load_model(subject.encoder, subject.weights, subject.size, subject.name)
+
+
+def read_groups(words: tuple[str, ...]) -> dict[str, Group]:
+    """`natural=cifar10,sun28 structured=coil` as a mapping from task to group."""
+    groups: dict[str, Group] = {}
+    for word in words:
+        name, _, tasks = word.partition("=")
+        group = next((group for group in GROUPS if group == name), None)
+        if group is None or not tasks:
+            raise UserError(f"--groups has '{word}'; write GROUP=TASK,TASK with one of {', '.join(GROUPS)}")
+        groups.update({task: group for task in tasks.split(",") if task})
+    return groups
+
+
+@dataclass(frozen=True)
+class Session:
+    """An encoder and the tasks it is being evaluated on."""
+
+    model: Model
+    tasks: list[Task]
+    checksums: dict[str, str]  # of the tasks' data
+    failures: dict[str, str]  # why a task has no result
+    console: Console
+
+    def fail(self, task: str, error: UserError) -> None:
+        """One task's trouble is said once, and the others go on."""
+        if task not in self.failures:
+            self.failures[task] = str(error)
+            self.console.print(f"{task} is left out: {error}", style="yellow", soft_wrap=True)
+
+    def usable(self) -> list[Task]:
+        return [task for task in self.tasks if task.name not in self.failures]
+
+    def about(self, task: Task) -> dict[str, Any]:
+        """The fields of a Result that do not depend on the benchmark."""
+        return {
+            "encoder": self.model.name,
+            "task": task.name,
+            "title": task.title,
+            "group": task.group,
+            "classes": task.classes,
+            "split": task.split,
+            "images": {part: len(examples) for part, examples in task.parts().items()},
+            "encoder_from": self.model.source,
+            "encoder_checksum": self.model.checksum,
+            "data_checksum": self.checksums[task.name],
+            "versions": versions(),
+        }
+
+    def finish(self, results: Sequence[Result]) -> None:
+        """Shows the results; raises where there is none for some of the tasks."""
+        if results:
+            print_results(results, self.console)
+        if self.failures:
+            count, names = len(self.failures), ", ".join(self.failures)
+            raise UserError(f"{count} of {count + len(results)} tasks have no result: {names}")
+
+
+@contextmanager
+def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iterator[Session]:
+    """Loads the encoder, finds the tasks, and keeps others from writing to the same folder."""
+    groups = read_groups(subject.groups)
+    model = load(subject)
+    found = find_tasks(subject.data, protocol, subject.tasks, groups)
+    session = Session(model, found.tasks, {}, {}, console)
+    for name, error in found.failures.items():
+        session.fail(name, error)
+    for task in found.tasks:
+        try:
+            session.checksums[task.name] = task.checksum()
+        except UserError as error:
+            session.fail(task.name, error)
+    with locked(subject.out, "vivi evaluate"):
+        _check_name(model, subject.out)
+        try:
+            yield session
+        except StorageError as error:
+            raise UserError(f"results cannot be written: {error}; the same command goes on") from None
+
+
+def _check_name(model: Model, out: Path) -> None:
+    """Raises where other weights have results under this name."""
+    for other in read_results(out)[0]:
+        if other.encoder == model.name and other.encoder_checksum != model.checksum:
+            raise UserError(
+                f"{out / other.file_name} is about other weights of the same name, '{model.name}': "
+                "give --name or another --out"
+            )
