@@ -57,7 +57,7 @@ def count(folder: Path) -> Sizes:
 
 def _factors(path: Path) -> NDArray[Any]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             factors = cast("NDArray[Any]", arrays["latents_classes"])
     except _DAMAGE as error:
         raise damaged(path, error) from None
@@ -78,7 +78,7 @@ def _pictures(path: Path) -> NDArray[Any]:
             with archive.open(member) as packed:
                 if there or unpack(packed, target):
                     return cast("NDArray[Any]", np.load(target, mmap_mode="r", allow_pickle=False))
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return cast("NDArray[Any]", arrays["imgs"])
     except _DAMAGE as error:
         raise damaged(path, error) from None
