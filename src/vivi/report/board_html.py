@@ -95,7 +95,8 @@ def _with_paper(
     """A table of our rows and, folded below it, one of the paper's; the script moves those into the first."""
 
     def table(caption: str, bodies: str) -> str:
-        return f'<table class="results {kind}"><caption>{caption}</caption><thead>{head}</thead>{bodies}</table>'
+        top = f"<caption><span>{caption}</span></caption><thead>{head}</thead>"
+        return f'<table class="results {kind}">{top}{bodies}</table>'
 
     if not board.rows:
         return _scroll(label, table(caption, f'<tbody class="paper only">{paper}</tbody>'))
@@ -124,13 +125,13 @@ def _cell(text: str, small: str = "", bold: bool = False, title: str = "", kind:
 
 
 def _summary_table(board: Board) -> str:
-    winners = {group: best(board.shown, board.tasks(group)) for group in board.groups}
+    winners = {group: best(board.shown, board.tasks(group)) for group in board.parts}
     overall = best(board.shown, board.counted)
     several = any(len(cell.seeds) > 1 for row in board.rows for cell in row.cells.values())
     head = ['<th scope="col">Method</th>', '<th scope="col">Mean</th>']
     if board.baseline:
         head.append(f'<th scope="col"><span title="minus {escape(board.baseline.name)}">Difference</span></th>')
-    head += [_group_head(board, group) for group in board.groups]
+    head += [_group_head(board, group) for group in board.parts]
     head.append('<th scope="col">Tasks</th>')
 
     def line(found: Line) -> str:
@@ -138,7 +139,7 @@ def _summary_table(board: Board) -> str:
         cells = [_cell(number(found.mean.value), _range(found.mean), name in overall) if found.mean else _cell("")]
         if board.baseline:
             cells.append(_gain(found.difference, found.mean, found.row is board.baseline))
-        for group in board.groups:
+        for group in board.parts:
             of_group = found.groups[group]
             fewer = f"{of_group.tasks} of {len(board.tasks(group))}" if of_group else ""
             small = fewer if of_group and of_group.tasks != len(board.tasks(group)) else ""

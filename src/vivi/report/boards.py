@@ -128,6 +128,11 @@ class Board:
     def groups(self) -> tuple[Group, ...]:
         return tuple(group for group in GROUPS if self.tasks(group))
 
+    @property
+    def parts(self) -> tuple[Group, ...]:
+        """The groups that have means of their own: not that of own tasks where there are no others."""
+        return self.groups if self.groups != ("own",) else ()
+
     def tasks(self, group: Group) -> tuple[str, ...]:
         return tuple(column.task for column in self.columns if column.group == group)
 
@@ -194,7 +199,7 @@ def summary(board: Board) -> list[Line]:
             row,
             mean(row, board.counted),
             difference(row, board.baseline, board.counted) if board.baseline and row is not board.baseline else None,
-            {group: mean(row, board.tasks(group)) for group in board.groups},
+            {group: mean(row, board.tasks(group)) for group in board.parts},
         )
         for row in (*board.rows, *board.paper)
     ]

@@ -100,6 +100,10 @@ Section = tuple[str, str, str, str]
 """Its anchor, its name in the navigation, its heading, its content."""
 
 
+def _section(key: str, title: str, html: str) -> Section:
+    return key, title, title, html
+
+
 def _boards(content: Content) -> list[Section]:
     sections = [
         (view.board.slug, view.board.label, view.board.title + badges(view.board), board_body(view))
@@ -107,21 +111,21 @@ def _boards(content: Content) -> list[Section]:
     ]
     if content.ours and content.paper_only:
         folds = "".join(_fold(view.board.title, board_body(view)) for view in content.paper_only)
-        sections.append(("paper", *["The paper’s results"] * 2, folds))
+        sections.append(_section("paper", "The paper’s results", folds))
     return sections
 
 
 def _others(content: Content) -> list[Section]:
-    sections = []
+    sections: list[Section] = []
     if content.runs:
-        sections.append(("training", *["Training"] * 2, "".join(map(_run, content.runs))))
+        sections.append(_section("training", "Training", "".join(map(_run, content.runs))))
     if content.corpus:
-        sections.append(("strips", *["Film strips"] * 2, _strips(content)))
+        sections.append(_section("strips", "Film strips", _strips(content)))
     if content.neighbours:
-        sections.append(("neighbours", *["Nearest neighbours"] * 2, "".join(map(_sheet, content.neighbours))))
+        sections.append(_section("neighbours", "Nearest neighbours", "".join(map(_sheet, content.neighbours))))
     if content.others:
         tables = _fold("The paper’s other tables", "".join(map(_other, content.others)))
-        sections.append(("other", *["Beyond VTAB"] * 2, tables))
+        sections.append(_section("other", "Beyond VTAB", tables))
     return sections
 
 
@@ -258,6 +262,6 @@ def _other(table: OtherTable) -> str:
     caption = escape(table.caption)
     return (
         f'<div class="card sheet"><div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
-        f'<table class="results plain"><caption>{caption}.</caption><thead><tr>{head}</tr></thead>'
+        f'<table class="results plain"><caption><span>{caption}.</span></caption><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div></div>"
     )

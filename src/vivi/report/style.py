@@ -36,7 +36,7 @@ STYLE = (
 .files { font-size: .875rem; font-weight: 400; color: var(--muted); }
 .files a, .files span { white-space: nowrap; }
 
-.switch { margin-top: 1.25rem; }
+.switch { display: flex; flex-wrap: wrap; align-items: center; gap: 0 .9rem; margin-top: 1.25rem; }
 .switch[hidden] { display: none; }
 .switch label { display: inline-flex; align-items: center; gap: .6rem; cursor: pointer; padding: .25rem 0; }
 .switch input { appearance: none; flex: none; width: 2.35rem; height: 1.35rem; margin: 0; border-radius: 1rem;
@@ -51,6 +51,8 @@ STYLE = (
 .scroll { overflow-x: auto; scrollbar-width: thin; scrollbar-color: var(--line) transparent; }
 .results { border-collapse: separate; border-spacing: 0; }
 .results caption { text-align: left; color: var(--muted); font-size: .875rem; padding-bottom: .25rem; }
+/* A caption is as wide as its table; what it says stays in sight. */
+.results caption span { position: sticky; left: 0; display: inline-block; max-width: min(60rem, 100vw - 4.5rem); }
 .results th, .results td { padding: .5rem .25rem .5rem .75rem; line-height: 1.3; vertical-align: baseline; }
 .results td { font-weight: 400; }
 .results .best { font-weight: 700; }
@@ -59,7 +61,7 @@ STYLE = (
   min-width: 7rem; max-width: clamp(7.5rem, 30vw, 17rem); overflow-wrap: anywhere;
 }
 .results thead th { vertical-align: bottom; }
-.results thead .is-group { color: var(--text); font-weight: 600; }
+.results thead .is-group { white-space: nowrap; color: var(--text); font-weight: 600; }
 .results small { display: block; font-size: .75rem; font-weight: 400; color: var(--muted); }
 .results small.with { display: inline; margin-left: .35em; }
 .results tbody tr:hover > * { background: var(--shade); }

@@ -93,7 +93,7 @@ def summary_csv(board: Board) -> str:
     """One line for each row, with what every mean is over."""
     head = ["source", "method", "mean", "mean_lowest_seed", "mean_highest_seed", "tasks", "tasks_in_all"]
     head += ["difference", "difference_tasks", "baseline"]
-    head += [column for group in board.groups for column in (group, f"{group}_tasks")]
+    head += [column for group in board.parts for column in (group, f"{group}_tasks")]
     return _csv([head, *(_summary_cells(board, line) for line in summary(board))])
 
 
@@ -103,7 +103,7 @@ def _summary_cells(board: Board, line: Line) -> list[str]:
     cells += [_exact(found.low), _exact(found.high), str(found.tasks), str(board.total)]
     cells += [_exact(value(gain)), str(gain.tasks) if gain else ""]
     cells.append(board.baseline.name if board.baseline else "")
-    for group in board.groups:
+    for group in board.parts:
         of_group = line.groups[group]
         cells += [_exact(value(of_group)), str(of_group.tasks if of_group else 0)]
     return cells
@@ -146,7 +146,7 @@ def _csv(lines: Iterable[Sequence[str]]) -> str:
 
 def summary_sheet(board: Board) -> Sheet:
     """As the paper's Table 1."""
-    winners = {group: best(board.shown, board.tasks(group)) for group in board.groups}
+    winners = {group: best(board.shown, board.tasks(group)) for group in board.parts}
     overall = best(board.shown, board.counted)
     lines = []
     for line in summary(board):
@@ -155,11 +155,11 @@ def summary_sheet(board: Board) -> Sheet:
         if line.difference and found and line.difference.tasks != found.tasks:
             gain += f" (over {line.difference.tasks})"
         entries = [Entry(label(line.row)), Entry(number(value(found)), "", name in overall), Entry(gain)]
-        for group in board.groups:
+        for group in board.parts:
             of_group = line.groups[group]
             entries.append(Entry(number(value(of_group)), "", name in winners[group]))
         lines.append((*entries, Entry(f"{found.tasks if found else 0} of {board.total}")))
-    head = ("Method", "Mean", "Diff.", *(SHORT[group] for group in board.groups), "Tasks")
+    head = ("Method", "Mean", "Diff.", *(SHORT[group] for group in board.parts), "Tasks")
     ours = len(board.rows)
     return Sheet(board.title, about(board, False), head, tuple(lines[:ours]), tuple(lines[ours:]))
 

@@ -75,7 +75,7 @@ class Tuner:
     ) -> None:
         self.model, self.device = model, device
         self.format = memory_format(model.backbone)
-        self.backbone = model.backbone.to(device, memory_format=self.format)  # type: ignore[call-overload]
+        self.backbone = model.backbone.to(device).to(memory_format=self.format)
         self.initial = {name: tensor.clone() for name, tensor in self.backbone.state_dict().items()}
         half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
         self.precision = torch.bfloat16 if half else torch.float32

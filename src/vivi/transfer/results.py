@@ -8,7 +8,7 @@ import re
 import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -88,7 +88,14 @@ def plain(name: str) -> str:
 
 def versions() -> dict[str, str]:
     """Of what an accuracy may depend on."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"  # run from its source
 
 
 def write_result(folder: Path, result: Result) -> Path:

@@ -9,7 +9,7 @@ from typing import Literal
 from vivi.errors import UserError, check_ranges
 from vivi.transfer.results import Protocol, Setting
 
-SCHEDULES, QUICK_SCHEDULES = (2500, 10000), (250, 1000)
+SCHEDULES, QUICK_SCHEDULES = (2500, 10000), (125, 500)
 BATCH, QUICK_BATCH = 512, 128
 
 
@@ -57,7 +57,7 @@ class Sweep:
     """v2: 800 images to tune on, 200 to choose by, then the 1000; v1: 1000 and the whole validation set, then 1000 of
     both; full: all images. v1 and full need the original data."""
     quick: bool = False
-    """A tenth of the steps and a quarter of the batch, for small studies; the result says so."""
+    """A twentieth of the steps and a quarter of the batch, for small studies; the result says so."""
     learning_rates: tuple[float, ...] = ()
     """To be tried; none: those of the encoder, 0.1 and 0.01 for all but TI."""
     schedules: tuple[int, ...] = ()

@@ -65,6 +65,7 @@ class Evaluation:
     def __init__(self, session: Session, sweep: Sweep, out: Path, runs: Runs) -> None:
         self.session, self.sweep, self.out, self.runs = session, sweep, out, runs
         self.settings = sweep.settings(session.model.learning_rates)
+        self.speed = Speed(session.model, session.usable(), sweep, session.console)
         self.done: dict[Job, Run] = {}
         self.results: list[Result] = []
 
@@ -106,11 +107,10 @@ class Evaluation:
         total = sum(job.tuning.setting.steps for job in missing)
         steps: dict[Job, int] = {}
         with ProgressLine(what, total, self.session.console) as progress:
-            speed = Speed(self.session.model, self.session.usable(), self.sweep, self.session.console)
 
             def report(job: Job, step: int) -> None:
                 steps[job] = step
-                speed.step(job, step)
+                self.speed.step(job, step)
                 progress.show(sum(steps.values()), f"{what} · {_words(job)} · step {step:,}")
 
             for job, outcome in carry_out(missing, report):
