@@ -225,13 +225,17 @@ def _plural(count: int, noun: str) -> str:
 
 def _run(run: ShownRun) -> str:
     name = escape(run.name)
-    pictures = "".join(
+    first, *more = [
         f'<div class="scroll" tabindex="0" role="region" aria-label="{what} of {name}">'
-        f'<img src="{quote(path)}" alt="{what} of {name}" loading="lazy"></div><figcaption>{what}</figcaption>'
+        f'<img src="{quote(path)}" alt="{what} of {name}" loading="lazy"></div>'
         for path, what in run.pictures
+    ] or ['<p class="empty">No curves yet: they are drawn at the first checkpoint.</p>']
+    # The frames of a batch are many; the curves say more at a glance.
+    folded = "".join(
+        f"<details><summary>{what}</summary>{html}</details>"
+        for html, (_, what) in zip(more, run.pictures[1:], strict=True)
     )
-    nothing = '<p class="empty">No curves yet: they are drawn at the first checkpoint.</p>'
-    return f'<figure class="card sheet"><h3><bdi>{name}</bdi></h3>{pictures or nothing}</figure>'
+    return f'<figure class="card sheet"><h3><bdi>{name}</bdi></h3>{first}{folded}</figure>'
 
 
 def _strips(content: Content) -> str:

@@ -106,7 +106,9 @@ STYLE = (
 .sheet img {
   display: block; max-width: 100%; height: auto; margin-top: .75rem; border-radius: 6px; background: #fff;
 }
-.sheet .scroll img { min-width: min(44rem, 100%); }
+.sheet > .scroll img { width: auto; max-width: none; }
+@media (min-width: 60rem) { .sheet > .scroll img { max-width: 100%; } }
+@media (max-width: 60rem) { .sheet > .scroll img { height: 15rem; } #neighbours .scroll img { height: 28rem; } }
 .fold { border-top: 1px solid var(--line); padding: .9rem 0; }
 .fold:last-child { border-bottom: 1px solid var(--line); }
 .fold > summary { font-size: 1.0625rem; font-weight: 620; }
