@@ -155,7 +155,7 @@ def test_torchvisions_weights_come_in_every_wrapping(wrapped: Wrapped, resnet: n
     path = tmp_path / "jigsaw.pth.tar"
     torch.save(wrapped(resnet.state_dict()), path)
     model = load_model("timm:resnet18", path, size=64)
-    assert (model.features, model.size, model.name) == (512, 64, "resnet18 (jigsaw.pth)")
+    assert (model.features, model.size, model.name) == (512, 64, "resnet18 (jigsaw)")
     assert model.mean == pytest.approx((0.485, 0.456, 0.406))
     images = random(2, 3, 64, 64)
     torch.testing.assert_close(features(model, images), expected_features(resnet, images))

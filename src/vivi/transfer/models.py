@@ -150,7 +150,8 @@ def _timm(name: str, weights: Path | None, size: int) -> _Found:
     backbone = _create(architecture, pretrained=False)
     load_weights(backbone, state, weights, describe(architecture))
     size = _resize(backbone, architecture, size, str(weights))
-    return _Found(f"{name} ({weights.stem})", backbone, size, architecture.mean, architecture.std)
+    stem = Path(weights.name.removesuffix(".tar")).stem
+    return _Found(f"{name} ({stem})", backbone, size, architecture.mean, architecture.std)
 
 
 def _untrained(name: str, size: int) -> _Found:
