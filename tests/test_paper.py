@@ -54,7 +54,7 @@ def mean(row: PaperRow, group: str = "") -> Decimal:
 
 def printed_and_recomputed() -> list[tuple[str, str, str, Decimal, Decimal]]:
     """Every printed number that follows from others, and what follows."""
-    found = []
+    found: list[tuple[str, str, str, Decimal, Decimal]] = []
     tables: tuple[Table, ...] = ("v1", "v2", "full")
     for table in tables:
         found += [(table, row.method, "mean", exact(row.printed_mean), mean(row)) for row in paper_rows(table)]

@@ -71,6 +71,8 @@ def _notes(board: Board) -> str:
             "<b>Not every encoder has every task.</b> A mean is over the row’s own tasks, as many as stand beside "
             "it; a difference is over the tasks that both have; only rows with all of a column’s tasks can be bold."
         )
+    if board.baseline is None:
+        said.append("The baseline is not on this board: there are no differences.")
     lines = "".join(f'<p class="intro">{line}</p>' for line in said)
     return lines + "".join(f'<p class="warning">{escape(line)}</p>' for line in board.warnings)
 

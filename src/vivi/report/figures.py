@@ -268,7 +268,7 @@ def _write(
 
 
 def _tasks(count: int) -> str:
-    return f"{count} task{'s' * (count != 1)}"
+    return f"{count} tasks" if count != 1 else "one task"
 
 
 def _short(name: str, most: int = _NAME) -> str:
