@@ -29,7 +29,7 @@ from vivi.report.board_html import BoardView, board_body
 from vivi.report.boards import Board, best, difference, leader, make_boards, mean, summary
 from vivi.report.figures import draw_differences, draw_groups
 from vivi.report.page import ReportOptions, _compared, _view, write_report
-from vivi.report.paper import paper_rows
+from vivi.report.paper import paper_rows, summary_rows
 from vivi.report.tables import latex_escaped, markdown_escaped, signed
 from vivi.transfer.results import Benchmark, Result, Score, Setting, write_result
 from vivi.transfer.tasks import VTAB, Group
@@ -236,6 +236,10 @@ def test_boards_and_their_order() -> None:
     assert v2.baseline and v2.baseline.name == "Ex-ImageNet"
     for line, row in zip(summary(v2), paper_rows("v2"), strict=True):
         assert line.mean and line.mean.value == row.printed_mean and line.mean.tasks == 19
+    gains = {line.row.name: line.difference.value for line in summary(v2) if line.difference}
+    printed = {row.method: row.difference for row in summary_rows("table1_v2")}
+    for method in ("VIVI-Ex(4)", "VIVI-Ex(2)", "VIVI-Ex(4)-Big"):
+        assert gains[method] == pytest.approx(printed[method])
     assert best(v2.shown, v2.counted) == {"VIVI-Ex(4)-Co(100%)-Big"}
 
 
@@ -426,7 +430,7 @@ def test_the_paper_alone_and_then_results_alone(tmp_path: Path) -> None:
     assert len(list((out / "tables").iterdir())) == 3 * 2 * 3
     line = next(line for line in table(out / "tables/vtab-v1-summary.csv") if line["method"] == "VIVI-Ex(4)-Big")
     assert line["mean"] == "63.3" and line["baseline"] == "Ex-ImageNet"
-    assert float(line["difference"]) == pytest.approx(3.747, abs=1e-3)
+    assert line["difference"] == "3.8"  # as in Table 1
     (out / "tables/mine.csv").write_text("1")
     results = written(tmp_path / "results", [a_result(name, "mine", [0.5], "knn") for name in ("a", "b")])
     page = Page(report(results, out, paper=False)[0])

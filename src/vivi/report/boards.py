@@ -175,7 +175,8 @@ def difference(row: Row, other: Row, tasks: Sequence[str]) -> Difference | None:
     both = [task for task in row.tasks(tasks) if task in other.cells]
     if not both:
         return None
-    return Difference(statistics.fmean(row.cells[task].value - other.cells[task].value for task in both), len(both))
+    first, second = mean(row, both), mean(other, both)  # of all 19 tasks, the paper's are not yet rounded
+    return Difference(first.value - second.value, len(both)) if first and second else None
 
 
 def best(rows: Sequence[Row], tasks: Sequence[str]) -> frozenset[str]:

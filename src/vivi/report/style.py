@@ -69,8 +69,7 @@ STYLE = (
   content: "baseline"; margin-left: .5em; font-size: .75rem; font-weight: 400; color: var(--muted);
 }
 .results .heading th { font-size: .8125rem; font-weight: 600; color: var(--muted); padding-top: 1.1rem; }
-.paper-rows td, .paper-rows th, .results tbody.paper td, .results tbody.paper th { color: var(--muted); }
-.results tbody.paper.only td, .results tbody.paper.only th { color: inherit; }
+.results tbody.paper:not(.only) td, .results tbody.paper:not(.only) th { color: var(--muted); }
 .results tbody.paper th { font-weight: 400; }
 .dot { display: inline-block; width: .6em; height: .6em; border-radius: 50%; margin-right: .35em; flex: none; }
 .natural .dot, .dot.natural { background: var(--natural); }
