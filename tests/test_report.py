@@ -26,7 +26,7 @@ from test_inspect import CATCH, CHROMIUM, FLAGS, SETTINGS, Page, video
 
 from vivi.errors import UserError
 from vivi.report.board_html import BoardView, board_body
-from vivi.report.boards import Board, best, difference, leader, make_boards, mean, summary
+from vivi.report.boards import Board, best, comparable, difference, leader, make_boards, mean, summary
 from vivi.report.figures import draw_differences, draw_groups
 from vivi.report.page import ReportOptions, _compared, _view, write_report
 from vivi.report.paper import paper_rows, summary_rows
@@ -95,6 +95,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = written(tmp_path_factory.mktemp("report") / "results <i>", some_results())
     (folder / "damaged <b>.json").write_text('{"format": 1, "encoder": ')
     (folder / "other.json").write_text("[]")
+    odd = json.loads((folder / a_result("vivi", "dtd", [0.5]).file_name).read_text())
+    odd["encoder"], odd["score"]["setting"]["lr"] = "odd", "high"
+    (folder / "odd--vtab-v1--dtd.json").write_text(json.dumps(odd))
     return folder
 
 
@@ -192,7 +195,11 @@ def test_best_only_among_those_that_have_all_tasks() -> None:
     assert best(board.rows, board.tasks("specialized")) == {"vivi"}
     assert best(board.rows[:1], board.counted) == frozenset()  # alone one is not best
     assert not board.equal
-    # The headline compares over what all share.
+    # The headline compares over what all share,
+    assert comparable(board.rows, board.counted) == list(board.rows) and leader(board) is board.find("vivi")
+    # but for an encoder that has just begun: its one task would be all.
+    board = boards_of([*some_results(), a_result("new", "dtd", [1.0])])[0]
+    assert [row.name for row in comparable(board.rows, board.counted)] == [*ENCODERS]
     assert leader(board) is board.find("vivi")
 
 
@@ -383,7 +390,7 @@ def test_a_crowd_of_encoders_and_odd_names_can_be_drawn(tmp_path: Path) -> None:
     names = [f"_{number} $\\frac$ 日本 " + "x" * 200 for number in range(15)]
     board = boards_of([a_result(name, task, [0.5, 0.6]) for name in names for task in ("dtd", "eurosat")])[0]
     picture = draw_groups(board, tmp_path)
-    assert picture and "3 rows of the table are not drawn" in picture.caption
+    assert picture and "Not drawn: 3 of the rows above." in picture.caption
     assert draw_groups(boards_of([a_result("a", "dtd", [0.5]), a_result("b", "pets", [0.5])])[0], tmp_path) is None
 
 
@@ -408,9 +415,9 @@ def test_what_the_page_says(results: Path, printed: tuple[Path, str]) -> None:
     assert "Own split: the images of DTD are not VTAB’s" in page.text.replace(" :", ":")
     assert "Not every encoder has every task." in page.text
     assert "The paper’s rows are not offered here" in page.text
-    for name in ("damaged <b>.json", "other.json"):
+    for name in ("damaged <b>.json", "other.json", "odd--vtab-v1--dtd.json"):
         assert name in said and name in page.text
-    assert said.count("\n") == 2
+    assert said.count("\n") == 3
     assert "AutoAugment" in page.text and "RetinaNet" in page.text and "Clopper" in page.text
     # Names from files never become markup.
     assert page.tags.count("script") == 1 and page.html.count("<script>") == 1

@@ -207,11 +207,24 @@ def summary(board: Board) -> list[Line]:
 
 
 def leader(board: Board) -> Row | None:
-    """The row with the best mean over the tasks that all shown rows share; the baseline only if it is alone."""
-    tasks = shared_tasks(board.shown, board.counted)
-    rows = [row for row in board.shown if row is not board.baseline] or list(board.shown)
+    """The best of the comparable rows over the tasks that they share; the baseline only if it is alone."""
+    rows = comparable(board.shown, board.counted)
+    tasks = shared_tasks(rows, board.counted)
+    rows = [row for row in rows if row is not board.baseline] or rows
     means = [(found.value, row) for row in rows if (found := mean(row, tasks))]
     return max(means, key=lambda pair: pair[0])[1] if means else None
+
+
+def comparable(rows: Sequence[Row], tasks: Sequence[str]) -> list[Row]:
+    """The rows to compare over the tasks they share: as many rows times as many tasks as can be.
+
+    So an encoder of which a single task is measured yet does not reduce a comparison to this one.
+    """
+    complete = sorted(rows, key=lambda row: -len(row.tasks(tasks)))
+    choices = [complete[:count] for count in range(min(2, len(rows)), len(rows) + 1)]
+    chosen = max(choices, key=lambda some: (len(some) * len(shared_tasks(some, tasks)), len(some)))
+    names = {row.name for row in chosen}
+    return [row for row in rows if row.name in names]
 
 
 def shared_tasks(rows: Sequence[Row], tasks: Sequence[str]) -> list[str]:

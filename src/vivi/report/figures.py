@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vivi.report.boards import Board, Mean, Row, mean, shared_tasks
+from vivi.report.boards import Board, Mean, Row, comparable, mean, shared_tasks
 from vivi.report.tables import signed
 from vivi.storage import write_atomically
 from vivi.transfer.tasks import Group
@@ -102,21 +102,23 @@ def draw_groups(board: Board, folder: Path) -> Picture | None:
         _bars(figure, theme, board, rows, labels, means, lines)
 
     words = "; ".join(f"{row.name} {found[0].value:.1f}" for row, found in zip(rows, means, strict=True))
-    left_out = len(board.rows) - len(rows) if board.rows else len(board.paper) - len(rows)
+    left_out = len(board.shown) - len(rows)
     caption = f"Mean accuracy by group, over the {_tasks(len(tasks))} that all bars share."
     if any(found.low is not None for line in means for found in line):
         caption += " Whiskers: lowest and highest mean of a single seed."
     if left_out:
-        caption += f" {left_out} rows of the table are not drawn."
+        caption += f" Not drawn: {left_out} of the rows above."
     alt = f"Bar chart of mean accuracy by group. {places[0][0]}: {words}."
     return _write(folder, f"{board.slug}-groups", size, draw, caption, alt)
 
 
 def bar_rows(board: Board) -> list[Row]:
-    """Those of the board's rows that have room: the baseline and the best, or the paper's own choice."""
+    """Those of the board's rows that can be compared and have room: the baseline and the best; or the paper's own
+    choice."""
     if not board.rows:
         return [row for row in board.paper if row.name in PAPER_BARS]
-    return [*board.rows] if len(board.rows) <= MAX_BARS else [board.rows[0], *board.rows[1 - MAX_BARS :]]
+    rows = comparable(board.rows, board.counted)
+    return rows if len(rows) <= MAX_BARS else [rows[0], *rows[1 - MAX_BARS :]]
 
 
 def draw_differences(board: Board, first: Row, second: Row, folder: Path) -> Picture | None:

@@ -12,7 +12,7 @@ from vivi.inspect.content import Strip
 from vivi.inspect.html import VIEWER, _strip
 from vivi.inspect.style import SCRIPT as STRIPS_SCRIPT
 from vivi.report.board_html import BoardView, badges, board_body, listed
-from vivi.report.boards import Board, difference, leader, mean, one_digit, shared_tasks
+from vivi.report.boards import Board, comparable, difference, leader, mean, one_digit, shared_tasks
 from vivi.report.neighbours import NeighbourSheet
 from vivi.report.paper import OtherTable
 from vivi.report.style import SCRIPT, STYLE
@@ -185,13 +185,14 @@ def _tiles(content: Content) -> str:
     board = (content.ours or content.paper_only)[0].board
     tiles = []
     winner, where = leader(board), escape(board.label)
-    shared = shared_tasks(board.shown, board.counted)
+    shared = shared_tasks(comparable(board.shown, board.counted), board.counted)
     if winner and (found := mean(winner, shared)):
         over = f" · {found.tasks} of {board.total} tasks" if found.tasks < board.total else ""
         tiles.append(("Best mean", f"{found.value:.1f}", f"<bdi>{escape(winner.name)}</bdi> · {where}{over}", ""))
     if winner and board.baseline and (gain := difference(winner, board.baseline, shared)):
         kind = "up" if one_digit(gain.value) > 0 else "down" if one_digit(gain.value) < 0 else ""
-        over = f"over <bdi>{escape(board.baseline.name)}</bdi>, points"
+        over = f"points over <bdi>{escape(board.baseline.name)}</bdi>"
+        over += f", on {_plural(gain.tasks, 'task')}" if gain.tasks < len(shared) else ""
         tiles.append(("Gain over the baseline", signed(gain.value), over, kind))
     boards = [view.board for view in content.ours or content.paper_only]
     rows = {row.name for each in boards for row in each.shown}

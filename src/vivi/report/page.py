@@ -29,7 +29,7 @@ from vivi.report.options import ReportOptions
 from vivi.report.paper import other_tables, paper_rows
 from vivi.report.tables import write_tables
 from vivi.storage import StorageError, write_atomically
-from vivi.transfer.results import plain, read_results
+from vivi.transfer.results import Result, plain, read_results
 from vivi.video.corpus import Corpus
 
 __all__ = ["ReportOptions", "write_report"]
@@ -43,6 +43,10 @@ _OURS = re.compile(r"(vtab|knn|linear)-(v1|v2|full)(-quick)?-(summary|tasks|grou
 def write_report(results: Path, out: Path, options: ReportOptions, console: Console) -> Path:
     """Writes the page of a folder of results into the folder `out` and returns its index.html."""
     found, problems = read_results(results)
+    problems += [
+        f"{results / result.file_name} has a field of the wrong type" for result in found if not _sound(result)
+    ]
+    found = [result for result in found if _sound(result)]
     if not found and not options.paper:
         raise UserError(f"there are no results in {results}; vivi evaluate writes them into its --out")
     boards, doubles = make_boards(found, options.paper, options.baseline)
@@ -72,6 +76,19 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
         _remove_stale(out, views)
         _remove_stale_thumbnails(out / "frames", strips)
     return index
+
+
+def _sound(result: Result) -> bool:
+    """Whether the fields that a reader of results leaves unchecked, and the page shows, are what they should be."""
+    scores = [score for score in (result.score, result.score_per_task) if score]
+    settings = [score.setting for score in scores if score.setting]
+    texts = (result.split, result.data_checksum, result.encoder_checksum, *(score.chosen_by for score in scores))
+    numbers = [number for setting in settings for number in (setting.lr, setting.steps)]
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(number) in (int, float) for number in numbers)
+        and isinstance(result.quick, bool)
+    )
 
 
 def _check(options: ReportOptions, boards: Sequence[Board]) -> None:

@@ -62,11 +62,10 @@ STYLE = (
 }
 .results thead th { vertical-align: bottom; }
 .results thead .is-group { white-space: nowrap; color: var(--text); font-weight: 600; }
-.results small { display: block; font-size: .75rem; font-weight: 400; color: var(--muted); }
-.results small.with { display: inline; margin-left: .35em; }
+.results small { display: block; font-size: .78em; font-weight: 400; color: var(--muted); }
 .results tbody tr:hover > * { background: var(--shade); }
 .results .baseline th::after {
-  content: "baseline"; margin-left: .5em; font-size: .75rem; font-weight: 400; color: var(--muted);
+  content: "baseline"; margin-left: .5em; font-size: .78em; font-weight: 400; color: var(--muted);
 }
 .results .heading th { font-size: .8125rem; font-weight: 600; color: var(--muted); padding-top: 1.1rem; }
 .results tbody.paper:not(.only) td, .results tbody.paper:not(.only) th { color: var(--muted); }
