@@ -26,7 +26,7 @@ from test_inspect import CATCH, CHROMIUM, FLAGS, SETTINGS, Page, video
 
 from vivi.errors import UserError
 from vivi.report.board_html import BoardView, board_body
-from vivi.report.boards import Board, best, comparable, difference, leader, make_boards, mean, summary
+from vivi.report.boards import Board, best, comparable, difference, leader, make_boards, mean, one_digit, summary
 from vivi.report.figures import draw_differences, draw_groups
 from vivi.report.page import ReportOptions, _compared, _view, write_report
 from vivi.report.paper import paper_rows, summary_rows
@@ -250,6 +250,21 @@ def test_boards_and_their_order() -> None:
     assert best(v2.shown, v2.counted) == {"VIVI-Ex(4)-Co(100%)-Big"}
 
 
+def test_means_of_the_paper_are_shown_as_it_prints_them() -> None:
+    boards = {board.slug: board for board in boards_of([], paper=True)}
+    for slug, printed in (("vtab-v1", summary_rows("table1")), ("vtab-v2", summary_rows("groups_v2"))):
+        lines = {line.row.name: line for line in summary(boards[slug])}
+        for row in printed:
+            line = lines[row.method]
+            assert line.mean and line.mean.value == row.mean
+            assert {group: found.value for group, found in line.groups.items() if found} == row.groups
+    # On fewer tasks they are means of what is printed of these.
+    some = boards_of([a_result("a", task, [0.5]) for task in ("dtd", "pets")], paper=True)[0]
+    accuracies = next(row for row in paper_rows("v1") if row.method == "MS").accuracies
+    found = mean(some.paper[0], some.tasks("natural"))
+    assert found and found.value == pytest.approx((accuracies["dtd"] + accuracies["pets"]) / 2)
+
+
 def test_baselines() -> None:
     results = [a_result(name, "dtd", [0.5]) for name in ("b", "Untrained-2", "a")]
     assert boards_of(results)[0].rows[0].name == "Untrained-2"
@@ -400,6 +415,7 @@ def test_escapes() -> None:
     )
     assert latex_escaped("[0] a\nb") == "{[0] a b}"
     assert markdown_escaped("a|b_c\n*d* <e>") == r"a\|b\_c \*d\* \<e\>"
+    assert one_digit(80.95) == 81.0 and one_digit(-0.25) == -0.3 and one_digit(80.949) == 80.9
     assert [signed(value) for value in (3.04, -0.26, 0.04, -0.04)] == ["+3.0", "−0.3", "0.0", "0.0"]
 
 

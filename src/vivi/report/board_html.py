@@ -51,7 +51,10 @@ def board_body(view: BoardView) -> str:
 def _notes(board: Board) -> str:
     said = []
     if not board.rows:
-        said.append("The paper’s own numbers; nothing of yours was measured this way.")
+        said.append(
+            "The paper’s own numbers; nothing of yours was measured this way. Means are as printed, and where none is "
+            "printed, of the tasks’ rounded numbers."
+        )
     missing = len(VTAB) - len(board.counted)
     if board.rows and missing > 0 and board.total == len(VTAB):
         text = f"{len(board.counted)} of VTAB’s {len(VTAB)} tasks were measured."

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vivi.report.boards import Board, Mean, Row, comparable, mean, shared_tasks
-from vivi.report.tables import signed
+from vivi.report.tables import number, signed
 from vivi.storage import write_atomically
 from vivi.transfer.tasks import Group
 
@@ -101,7 +101,7 @@ def draw_groups(board: Board, folder: Path) -> Picture | None:
     def draw(figure: Figure, theme: Theme) -> None:
         _bars(figure, theme, board, rows, labels, means, lines)
 
-    words = "; ".join(f"{row.name} {found[0].value:.1f}" for row, found in zip(rows, means, strict=True))
+    words = "; ".join(f"{row.name} {number(found[0].value)}" for row, found in zip(rows, means, strict=True))
     left_out = len(board.shown) - len(rows)
     caption = f"Mean accuracy by group, over the {_tasks(len(tasks))} that all bars share."
     if any(found.low is not None for line in means for found in line):
@@ -169,16 +169,16 @@ def _bars(
     axes = _axes(figure, theme, left=0.5, right=0.1, top=0.45 + _LEGEND * lines, bottom=0.5)
     colours = _colours(theme, [row is board.baseline for row in rows])
     width = 0.84 / len(rows)
-    for number, found in enumerate(means):
-        places = [group + width * (number - (len(rows) - 1) / 2) for group in range(len(labels))]
-        axes.bar(places, [m.value for m in found], width * 0.9, color=colours[number], zorder=2)
+    for turn, found in enumerate(means):
+        places = [group + width * (turn - (len(rows) - 1) / 2) for group in range(len(labels))]
+        axes.bar(places, [m.value for m in found], width * 0.9, color=colours[turn], zorder=2)
         for place, m in zip(places, found, strict=True):
             if m.low is not None and m.high is not None:
                 axes.vlines(place, m.low, m.high, color=theme.text, linewidth=1.0, zorder=3)
             if len(rows) <= 6:
                 top = max(m.value, m.high or 0)
                 style = {"ha": "center", "va": "bottom", "fontsize": 7, "color": theme.muted}
-                axes.annotate(f"{m.value:.1f}", (place, top), (0, 2), textcoords="offset points", **style)  # type: ignore[arg-type]
+                axes.annotate(number(m.value), (place, top), (0, 2), textcoords="offset points", **style)  # type: ignore[arg-type]
     axes.set_xticks(range(len(labels)), labels)
     axes.set_xlim(-0.55, len(labels) - 0.45)
     axes.set_ylim(0, min(112, 1.13 * max(max(m.value, m.high or 0) for found in means for m in found) + 1))

@@ -16,7 +16,7 @@ from vivi.report.boards import Board, comparable, difference, leader, mean, one_
 from vivi.report.neighbours import NeighbourSheet
 from vivi.report.paper import OtherTable
 from vivi.report.style import SCRIPT, STYLE
-from vivi.report.tables import signed
+from vivi.report.tables import number, signed
 from vivi.transfer.tasks import VTAB
 
 GENERATOR = '<meta name="generator" content="vivi report">'
@@ -188,7 +188,7 @@ def _tiles(content: Content) -> str:
     shared = shared_tasks(comparable(board.shown, board.counted), board.counted)
     if winner and (found := mean(winner, shared)):
         over = f" · {found.tasks} of {board.total} tasks" if found.tasks < board.total else ""
-        tiles.append(("Best mean", f"{found.value:.1f}", f"<bdi>{escape(winner.name)}</bdi> · {where}{over}", ""))
+        tiles.append(("Best mean", number(found.value), f"<bdi>{escape(winner.name)}</bdi> · {where}{over}", ""))
     if winner and board.baseline and (gain := difference(winner, board.baseline, shared)):
         kind = "up" if one_digit(gain.value) > 0 else "down" if one_digit(gain.value) < 0 else ""
         over = f"points over <bdi>{escape(board.baseline.name)}</bdi>"

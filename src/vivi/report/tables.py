@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vivi.report.boards import Board, Difference, Line, Mean, Row, best, mean, summary
+from vivi.report.boards import Board, Difference, Line, Mean, Row, best, mean, one_digit, summary
 from vivi.storage import write_atomically
 from vivi.transfer.tasks import Group
 
@@ -58,12 +58,12 @@ def value(found: Mean | Difference | None) -> float | None:
 
 
 def number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+    return "" if value is None else f"{one_digit(value):.1f}"
 
 
 def signed(value: float) -> str:
     """+3.0, −0.4, and 0.0 without a sign: a difference as it is printed."""
-    text = f"{abs(value):.1f}"
+    text = number(abs(value))
     return text if text == "0.0" else ("+" if value > 0 else "−") + text
 
 
