@@ -52,8 +52,8 @@ def _notes(board: Board) -> str:
     said = []
     if not board.rows:
         said.append(
-            "The paper’s own numbers; nothing of yours was measured this way. Means are as printed, and where none is "
-            "printed, of the tasks’ rounded numbers."
+            "The paper’s own numbers; nothing of yours was measured this way. Means are as printed, and where none "
+            "is printed, of the tasks’ rounded numbers."
         )
     missing = len(VTAB) - len(board.counted)
     if board.rows and missing > 0 and board.total == len(VTAB):
