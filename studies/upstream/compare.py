@@ -83,7 +83,8 @@ class Compare:
             task = read_task(folder)
             parts = (task.sweep, task.validation) if self.validation else (task.final, task.test)
             features = [
-                embed(encoder, part.images, about["input_size"], about["mean"], about["std"], device) for part in parts
+                embed(encoder, part.images, about["input_size"], about["mean"], about["std"], device)
+                for part in parts
             ]
             accuracies[task.name] = 100 * knn_accuracy(features[0], parts[0].labels, features[1], parts[1].labels)
         return {**accuracies, "mean": statistics.mean(accuracies.values())}

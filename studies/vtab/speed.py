@@ -49,7 +49,9 @@ class Speed:
         alone = [self.encoder_alone(device)]
         console.print(f"encoder alone: {alone[0]:,.0f} images/s in batches of {self.batch}")
         finetuning, seconds, accuracy, memory = self.finetuning(device)
-        console.print(f"fine-tuning: {finetuning:,.0f} images/s; {self.steps} steps and the test took {seconds:.0f} s")
+        console.print(
+            f"fine-tuning: {finetuning:,.0f} images/s; {self.steps} steps and the test took {seconds:.0f} s"
+        )
         alone.append(self.encoder_alone(device))
         ratio = finetuning / max(alone)
         console.print(f"encoder alone: {alone[1]:,.0f} images/s; ratio to the better of the two {ratio:.3f}")
@@ -129,7 +131,8 @@ def _whole_vtab() -> list[Task]:
         return Examples((), torch.zeros(count, dtype=torch.int64))
 
     return [
-        Task(d.name, d.title, d.group, d.classes, "lists", some(800), some(200), some(1000), some(d.test)) for d in VTAB
+        Task(d.name, d.title, d.group, d.classes, "lists", some(800), some(200), some(1000), some(d.test))
+        for d in VTAB
     ]
 
 

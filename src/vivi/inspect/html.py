@@ -225,10 +225,10 @@ def _strips(numbers: Overview, strips: Sequence[Strip]) -> str:
 lies a boundary. Of long shots and long videos, some frames are left out.</p>
 <p class="filter" hidden><label for="filter">Filter by name</label>
 <input id="filter" type="search" autocomplete="off" spellcheck="false"><span id="shown" role="status"></span></p>
-{"".join(_strip(strip, digits) for strip in strips)}"""
+{"".join(film_strip_html(strip, digits) for strip in strips)}"""
 
 
-def _strip(strip: Strip, digits: int) -> str:
+def film_strip_html(strip: Strip, digits: int) -> str:
     video, name = strip.video, escape(strip.video.video)
     shown = sum(1 for _ in strip.frames())
     facts = [

@@ -33,14 +33,14 @@ def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path
     index = out / "index.html"
     _check_free(out, index)
     frames = out / "frames"
-    with _damaged_shards_named(opened):
+    with damaged_shards_named(opened):
         numbers = overview(opened)
     with _unwritable_named(out):
         frames.mkdir(parents=True, exist_ok=True)
-        with _damaged_shards_named(opened):
+        with damaged_shards_named(opened):
             strips = [film_strip(opened, row, frames) for row in choose_videos(opened.videos, videos, seed)]
         write_atomically(index, render(numbers, strips).encode("utf-8", "replace"))
-        _remove_stale_thumbnails(frames, strips)
+        remove_stale_thumbnails(frames, strips)
     return index
 
 
@@ -54,7 +54,7 @@ def _check_free(out: Path, index: Path) -> None:
                 raise UserError(f"{index} was not made by vivi inspect; give --out another folder")
 
 
-def _remove_stale_thumbnails(frames: Path, strips: list[Strip]) -> None:
+def remove_stale_thumbnails(frames: Path, strips: list[Strip]) -> None:
     """Removes the thumbnails of an earlier page; what others put into the folder stays."""
     wanted = {frame.thumbnail.file for strip in strips for frame in strip.frames() if frame.thumbnail}
     for path in frames.glob(f"{THUMBNAIL_PREFIX}*.jpg"):
@@ -63,7 +63,7 @@ def _remove_stale_thumbnails(frames: Path, strips: list[Strip]) -> None:
 
 
 @contextmanager
-def _damaged_shards_named(corpus: Corpus) -> Iterator[None]:
+def damaged_shards_named(corpus: Corpus) -> Iterator[None]:
     """Turns Arrow's complaint about some shard into the one line that says which."""
     try:
         yield

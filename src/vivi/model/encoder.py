@@ -111,17 +111,17 @@ def build_encoder(settings: recipes.Encoder, size: int) -> Encoder:
     """The encoder of a recipe, with the weights it starts from; random ones depend on torch's seed."""
     if settings.start not in ("", "pretrained"):
         architecture, state = read_encoder(Path(settings.start))
-        wanted = _architecture(settings, size)
+        wanted = named_architecture(settings, size)
         if (wanted.name, wanted.arguments) != (architecture.name, architecture.arguments):
             raise UserError(
                 f"{settings.start} holds {describe(architecture)}, the recipe wants {describe(wanted)}: "
                 "set --encoder.name, --encoder.width or --augment.size"
             )
-        backbone = _loaded(wanted, state, settings.start)
+        backbone = loaded_backbone(wanted, state, settings.start)
         return Encoder(replace(wanted, mean=architecture.mean, std=architecture.std), backbone, settings.bn_momentum)
-    architecture = _architecture(settings, size)
+    architecture = named_architecture(settings, size)
     pretrained = settings.start == "pretrained"
-    backbone = _create(architecture, pretrained)
+    backbone = create_backbone(architecture, pretrained)
     if pretrained:
         config: dict[str, Any] = backbone.pretrained_cfg  # type: ignore[assignment]
         architecture = replace(architecture, mean=tuple(config["mean"]), std=tuple(config["std"]))
@@ -144,7 +144,7 @@ def glorot(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def _architecture(settings: recipes.Encoder, size: int) -> Architecture:
+def named_architecture(settings: recipes.Encoder, size: int) -> Architecture:
     if not timm.is_model(settings.name):
         close = difflib.get_close_matches(settings.name, timm.list_models(), n=1)
         hint = f"; did you mean {close[0]}?" if close else "; timm.list_models() names them all"
@@ -163,7 +163,7 @@ def _architecture(settings: recipes.Encoder, size: int) -> Architecture:
     return Architecture(settings.name, arguments, size)
 
 
-def _create(architecture: Architecture, pretrained: bool) -> nn.Module:
+def create_backbone(architecture: Architecture, pretrained: bool) -> nn.Module:
     try:
         return architecture.create(pretrained)
     except Exception as error:
@@ -248,8 +248,8 @@ def _read_architecture(about: Any) -> Architecture:
     return Architecture(name, arguments, int(size), mean, std)
 
 
-def _loaded(architecture: Architecture, state: dict[str, Tensor], where: object) -> nn.Module:
-    backbone = _create(architecture, pretrained=False)
+def loaded_backbone(architecture: Architecture, state: dict[str, Tensor], where: object) -> nn.Module:
+    backbone = create_backbone(architecture, pretrained=False)
     try:
         backbone.load_state_dict(state)
     except RuntimeError as error:
@@ -271,4 +271,4 @@ def load_encoder(path: Path | str) -> tuple[nn.Module, v2.Transform]:
             v2.Normalize(architecture.mean, architecture.std),
         ]
     )
-    return _loaded(architecture, state, path).eval(), transform
+    return loaded_backbone(architecture, state, path).eval(), transform

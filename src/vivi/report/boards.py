@@ -261,9 +261,9 @@ def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> tuple[
     return sorted(boards, key=_place), problems
 
 
-def _place(board: Board) -> tuple[bool, bool, int, int]:
+def _place(board: Board) -> tuple[bool, int, bool, int]:
     benchmark, protocol = _BENCHMARKS.index(board.benchmark), _PROTOCOLS.index(board.protocol)
-    return (not board.rows, board.quick, benchmark, protocol)
+    return (not board.rows, benchmark, board.quick, protocol)
 
 
 def _board(

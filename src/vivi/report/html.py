@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from vivi.inspect.content import Strip
-from vivi.inspect.html import VIEWER, _strip
+from vivi.inspect.html import VIEWER, film_strip_html
 from vivi.inspect.style import SCRIPT as STRIPS_SCRIPT
 from vivi.report.board_html import BoardView, badges, board_body, listed
 from vivi.report.boards import Board, comparable, difference, leader, mean, one_digit, shared_tasks
@@ -21,6 +21,7 @@ from vivi.transfer.tasks import VTAB
 
 GENERATOR = '<meta name="generator" content="vivi report">'
 MAX_PROBLEMS = 40
+_VTAB = {task.name for task in VTAB}
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ def _lead(content: Content) -> str:
         )
     boards = [view.board for view in content.ours]
     encoders = {row.name for board in boards for row in board.rows}
-    tasks = {column.task: column.group for board in boards for column in board.columns}
-    own = sum(group == "own" for group in tasks.values())
+    tasks = {column.task for board in boards for column in board.columns}
+    own = len(tasks - _VTAB)
     which = _plural(len(tasks), "task")
     if own and own < len(tasks):
         which += f", {len(tasks) - own} of VTAB and {own} of your own"
@@ -196,8 +197,8 @@ def _tiles(content: Content) -> str:
         tiles.append(("Gain over the baseline", signed(gain.value), over, kind))
     boards = [view.board for view in content.ours or content.paper_only]
     rows = {row.name for each in boards for row in each.shown}
-    tasks = {column.task: column.group for each in boards for column in each.columns}
-    vtab = sum(group != "own" for group in tasks.values())
+    tasks = {column.task for each in boards for column in each.columns}
+    vtab = len(tasks & _VTAB)
     own = f"{len(tasks) - vtab} of your own"
     note = own if not vtab else f"{vtab} of VTAB’s {len(VTAB)}" + (f", {own}" if vtab < len(tasks) else "")
     tiles.append(("Encoders" if content.ours else "Methods", f"{len(rows)}", "", ""))
@@ -242,7 +243,7 @@ def _run(run: ShownRun) -> str:
 def _strips(content: Content) -> str:
     if not content.strips:
         return '<p class="empty">No video of this corpus is held out.</p>'
-    shown = "".join(_strip(strip, content.digits) for strip in content.strips)
+    shown = "".join(film_strip_html(strip, content.digits) for strip in content.strips)
     where = f"<bdi>{escape(str(content.corpus))}</bdi>"
     return f'<p class="intro">Some of the videos of {where} that are held out from training.</p>{shown}'
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from vivi.errors import UserError
 from vivi.inspect.content import Strip, choose_videos, film_strip
-from vivi.inspect.page import _damaged_shards_named, _remove_stale_thumbnails
+from vivi.inspect.page import damaged_shards_named, remove_stale_thumbnails
 from vivi.report.board_html import BoardView
 from vivi.report.boards import Board, Row, leader, make_boards
 from vivi.report.figures import draw_differences, draw_groups
@@ -74,7 +74,7 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
         )
         write_atomically(index, render(content).encode("utf-8", "replace"))
         _remove_stale(out, views)
-        _remove_stale_thumbnails(out / "frames", strips)
+        remove_stale_thumbnails(out / "frames", strips)
     return index
 
 
@@ -160,7 +160,7 @@ def _strips(corpus: Corpus, frames: Path) -> list[Strip]:
     """Film strips of a few held-out videos."""
     frames.mkdir(parents=True, exist_ok=True)
     held_out = corpus.videos.filter(pc.equal(corpus.videos["split"], "test"))
-    with _damaged_shards_named(corpus):
+    with damaged_shards_named(corpus):
         return [film_strip(corpus, row, frames) for row in choose_videos(held_out, STRIPS, seed=0)]
 
 

@@ -19,7 +19,7 @@ from vivi.transfer.tasks import Group
 class Examples:
     """Images and their labels. An image is a file, or uint8 (3, height, width) that is read when it is asked for."""
 
-    images: Sequence[Path] | Sequence[Tensor]
+    images: Sequence[Path | Tensor]
     labels: Tensor  # (images,) int64
 
     def __len__(self) -> int:

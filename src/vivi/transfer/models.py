@@ -27,7 +27,15 @@ from torch import Tensor, nn
 
 from vivi import recipes
 from vivi.errors import UserError, first_line
-from vivi.model.encoder import Architecture, _architecture, _create, _loaded, describe, glorot, read_encoder
+from vivi.model.encoder import (
+    Architecture,
+    create_backbone,
+    describe,
+    glorot,
+    loaded_backbone,
+    named_architecture,
+    read_encoder,
+)
 from vivi.recipe_files import find_recipe
 from vivi.transfer import foreign
 
@@ -133,7 +141,7 @@ def _run(source: str, size: int) -> _Found:
         hint = f"; timm's model is timm:{source}" if timm.is_model(source) else f"; a model is {SOURCES}"
         raise UserError(f"there is no run or file {source}{hint}")
     architecture, state = read_encoder(Path(source))
-    backbone = _loaded(architecture, state, source)
+    backbone = loaded_backbone(architecture, state, source)
     size = _resize(backbone, architecture, size, source)
     path = Path(source).resolve()
     name = (path if path.is_dir() else path.parent).name
@@ -144,10 +152,10 @@ def _timm(name: str, weights: Path | None, size: int) -> _Found:
     architecture = _timm_architecture(name)
     if weights is None:
         architecture = _at_size(architecture, size)
-        backbone = _create(architecture, pretrained=True)
+        backbone = create_backbone(architecture, pretrained=True)
         return _Found(name, backbone, architecture.size, architecture.mean, architecture.std)
     state = read_weights(weights)  # before the network is made: a missing file is told at once
-    backbone = _create(architecture, pretrained=False)
+    backbone = create_backbone(architecture, pretrained=False)
     load_weights(backbone, state, weights, describe(architecture))
     size = _resize(backbone, architecture, size, str(weights))
     stem = Path(weights.name.removesuffix(".tar")).stem
@@ -161,14 +169,14 @@ def _untrained(name: str, size: int) -> _Found:
     elif name in recipes.RECIPES or name.endswith(".json") or os.path.exists(name):
         recipe = find_recipe(name)
         name, settings = recipe.name, recipe.encoder
-        architecture = _architecture(settings, size or recipe.augment.size)
+        architecture = named_architecture(settings, size or recipe.augment.size)
     else:
         close = difflib.get_close_matches(name, [*recipes.RECIPES, *timm.list_models()], n=1)
         hint = f"; did you mean {close[0]}?" if close else "; vivi recipes and timm.list_models() name them all"
         raise UserError(f"neither a recipe nor a model of timm is called '{name}'{hint}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # of the CPU alone, where weights are made
-        backbone = _create(architecture, pretrained=False)
+        backbone = create_backbone(architecture, pretrained=False)
         if settings.initialisation == "glorot":
             glorot(backbone)
     return _Found(f"untrained {name}", backbone, architecture.size, architecture.mean, architecture.std)
@@ -190,7 +198,7 @@ def _caffe(path: Path, size: int) -> _Found:
 
 def _timm_architecture(name: str) -> Architecture:
     """A timm model with its own input statistics, and its own size where that is fixed: elsewhere that of VTAB."""
-    architecture = _architecture(recipes.Encoder(name), VTAB_SIZE)
+    architecture = named_architecture(recipes.Encoder(name), VTAB_SIZE)
     config = timm.models.get_pretrained_cfg(name)
     if config is None:
         return architecture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from vivi.transfer.results import Result, Score, Setting, Trial, write_result
 from vivi.transfer.runs import Job, Run, Runs
 from vivi.transfer.settings import Machine, Subject, Sweep
 from vivi.transfer.subject import Session, open_session
-from vivi.transfer.workers import Outcome, Report, Work, Worker, devices, run_here, run_in_processes, worth_compiling
+from vivi.transfer.workers import Here, Outcome, Processes, Report, Work, devices
 
 
 def evaluate_vtab(subject: Subject, sweep: Sweep, machine: Machine, console: Console) -> list[Result]:
@@ -36,27 +37,19 @@ def evaluate_vtab(subject: Subject, sweep: Sweep, machine: Machine, console: Con
         evaluation = Evaluation(session, sweep, subject.out, runs)
         if session.usable():
             _describe(session, sweep, places)
-            evaluation.run(_carrier(Work(subject, sweep, machine, runs), session, places, stop))
+            work = Work(subject, sweep, machine, runs)
+            workers = (
+                Processes(work, places, stop)
+                if len(places) > 1
+                else Here(work, session.model, session.usable(), places[0], stop)
+            )
+            with closing(workers):
+                evaluation.run(workers.carry_out)
         session.finish(evaluation.results)
     return evaluation.results
 
 
 Carrier = Callable[[Sequence[Job], Report], Iterator[tuple[Job, Outcome]]]
-
-
-def _carrier(work: Work, session: Session, places: Sequence[torch.device], stop: StopRequest) -> Carrier:
-    """What carries out jobs: this process, or one for each place."""
-    here: list[Worker] = []  # one, from the first jobs on
-
-    def carry_out(jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
-        if len(places) > 1:
-            return run_in_processes(jobs, work, places, stop, report)
-        if not here:
-            compile = worth_compiling(work.machine, places[0], jobs)
-            here.append(Worker(work, session.model, session.usable(), places[0], compile))
-        return run_here(jobs, here[0], stop, report)
-
-    return carry_out
 
 
 class Evaluation:

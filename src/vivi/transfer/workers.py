@@ -107,85 +107,114 @@ def worth_compiling(machine: Machine, device: torch.device, jobs: Sequence[Job])
     )
 
 
-def run_here(jobs: Sequence[Job], worker: Worker, stop: StopRequest, report: Report) -> Iterator[tuple[Job, Outcome]]:
-    """Carries out the jobs one after the other; those of a task that cannot be read end with the reason."""
-    for job in jobs:
+class Here:
+    """Carries out jobs one after the other in this process."""
 
-        def asked_to_stop(step: int, job: Job = job) -> bool:
-            report(job, step)
-            return stop.requested
+    def __init__(
+        self, work: Work, model: Model, tasks: Sequence[Task], place: torch.device, stop: StopRequest
+    ) -> None:
+        self.work, self.model, self.tasks, self.place, self.stop = work, model, tasks, place, stop
+        self.worker: Worker | None = None
 
-        try:
-            yield job, worker.carry_out(job, asked_to_stop)
-        except UserError as error:
-            yield job, error
-        if stop.requested:
-            raise KeyboardInterrupt
+    def carry_out(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
+        """Yields each job with its run, or with the reason why its task cannot be read."""
+        if self.worker is None:
+            compile = worth_compiling(self.work.machine, self.place, jobs)
+            self.worker = Worker(self.work, self.model, self.tasks, self.place, compile)
+        for job in jobs:
+
+            def asked_to_stop(step: int, job: Job = job) -> bool:
+                report(job, step)
+                return self.stop.requested
+
+            try:
+                yield job, self.worker.carry_out(job, asked_to_stop)
+            except UserError as error:
+                yield job, error
+            if self.stop.requested:
+                raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 @dataclass
 class _Process:
     process: SpawnProcess
     connection: Connection[Any, Any]
-    job: Job
+    job: Job | None = None
 
 
-def run_in_processes(
-    jobs: Sequence[Job], work: Work, places: Sequence[torch.device], stop: StopRequest, report: Report
-) -> Iterator[tuple[Job, Outcome]]:
-    """The same in several processes at once; results come as they are finished."""
-    waiting = deque(jobs)
-    threads = max(1, available_cores() // len(places))
-    pool: list[_Process] = []
-    try:
-        for place in places[: len(jobs)]:
-            compile = worth_compiling(work.machine, place, jobs[:: len(places)])
-            pool.append(_start(work, place, threads, compile, waiting.popleft()))
-        while pool:
-            if stop.requested:
+class Processes:
+    """Carries out jobs in several processes at once, which stay from one call to the next."""
+
+    def __init__(self, work: Work, places: Sequence[torch.device], stop: StopRequest) -> None:
+        self.work, self.places, self.stop = work, places, stop
+        self.pool: list[_Process] = []
+
+    def carry_out(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
+        """Yields each job with its run, or with the reason why its task cannot be read, as they come."""
+        waiting = deque(jobs)
+        for place in self.places[len(self.pool) : len(jobs)]:
+            compile = worth_compiling(self.work.machine, place, jobs[:: len(self.places)])
+            self.pool.append(_start(self.work, place, max(1, available_cores() // len(self.places)), compile))
+        for worker in self.pool:
+            _give(worker, waiting)
+        while busy := {worker.connection: worker for worker in self.pool if worker.job}:
+            if self.stop.requested:
                 raise KeyboardInterrupt
-            ready = wait([worker.connection for worker in pool], timeout=1.0)
-            for worker in [worker for worker in pool if worker.connection in ready]:
-                try:
-                    message = worker.connection.recv()
-                except (EOFError, OSError):
-                    worker.process.join()
-                    raise UserError(
-                        f"the process that fine-tunes on {worker.job.task} ended with exit code "
-                        f"{worker.process.exitcode}, perhaps for lack of memory: the same command goes on; "
-                        "try fewer --processes"
-                    ) from None
+            for connection in wait(list(busy), timeout=1.0):
+                worker = busy[connection]  # type: ignore[index]
+                job, message = worker.job, _receive(worker)
+                assert job is not None
                 if isinstance(message, int):
-                    report(worker.job, message)
+                    report(job, message)
                     continue
                 if isinstance(message, StorageError):
                     raise message
-                yield worker.job, message
-                if waiting:
-                    worker.job = waiting.popleft()
-                    worker.connection.send(worker.job)
-                else:
-                    pool.remove(worker)
-                    worker.connection.close()
-                    worker.process.join()
-    finally:
-        for worker in pool:
-            worker.process.terminate()  # it keeps a checkpoint
-        for worker in pool:
+                yield job, message
+                _give(worker, waiting)
+
+    def close(self) -> None:
+        """Ends the processes; those in the middle of a run keep a checkpoint."""
+        for worker in self.pool:
+            if worker.job:
+                worker.process.terminate()
+            else:
+                worker.connection.close()
+        for worker in self.pool:
             worker.process.join(timeout=60)
             worker.process.kill()
+        self.pool = []
 
 
-def _start(work: Work, place: torch.device, threads: int, compile: bool, job: Job) -> _Process:
+def _start(work: Work, place: torch.device, threads: int, compile: bool) -> _Process:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    arguments = (theirs, work, str(place), threads, compile)
-    process = context.Process(target=_serve, args=arguments, daemon=True)
+    process = context.Process(target=_serve, args=(theirs, work, str(place), threads, compile), daemon=True)
     with children_ignore_ctrl_c():
         process.start()
     theirs.close()
-    ours.send(job)
-    return _Process(process, ours, job)
+    return _Process(process, ours)
+
+
+def _give(worker: _Process, waiting: deque[Job]) -> None:
+    """Gives a process the next job, if there is one."""
+    worker.job = waiting.popleft() if waiting else None
+    if worker.job:
+        worker.connection.send(worker.job)
+
+
+def _receive(worker: _Process) -> Any:
+    try:
+        return worker.connection.recv()
+    except (EOFError, OSError):
+        worker.process.join()
+        assert worker.job is not None
+        raise UserError(
+            f"the process that fine-tunes on {worker.job.task} ended with exit code {worker.process.exitcode}, "
+            "perhaps for lack of memory: the same command goes on; try fewer --processes"
+        ) from None
 
 
 def _serve(connection: Connection[Any, Any], work: Work, place: str, threads: int, compile: bool) -> None:
