@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,16 @@ def model() -> Model:
 
 def pictures(examples: Examples, most_bytes: float = 1e9) -> Pictures:
     return Pictures(examples, SIZE, False, CPU, threads=2, most_bytes=most_bytes)
+
+
+def watched(seen: list[int]) -> Callable[[int], bool]:
+    """Notes the steps, and never asks to stop."""
+
+    def note(step: int) -> bool:
+        seen.append(step)
+        return False
+
+    return note
 
 
 def slow_rate(step: int, lr: float, steps: int) -> float:
@@ -99,10 +111,8 @@ def by_hand(model: Model, task: Task, tuning: Tuning) -> float:
                 parameter.sub_(rate * speed)
     network.eval()
     with torch.no_grad():
-        hits = [
-            int(network(image[None]).argmax()) == label for image, label in zip(test, task.test.labels, strict=True)
-        ]
-    return sum(hits) / len(hits)
+        guesses = [int(network(image[None]).argmax()) for image in test]
+    return sum(map(operator.eq, guesses, task.test.labels.tolist())) / len(test)
 
 
 @pytest.mark.parametrize(("lr", "steps", "batch"), [(0.05, 12, 16), (0.02, 7, 512)])
@@ -145,7 +155,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(model: Model, task: Task, tmp_
     with pytest.raises(KeyboardInterrupt):
         tuner.accuracy(train, test, task.classes, tuning, checkpoints, 1e9, lambda step: step == stop_at)
     seen: list[int] = []
-    again = tuner.accuracy(train, test, task.classes, tuning, checkpoints, 1e9, lambda step: bool(seen.append(step)))
+    again = tuner.accuracy(train, test, task.classes, tuning, checkpoints, 1e9, watched(seen))
     assert seen == list(range(stop_at + 1, 10))
     assert again == whole and not checkpoints.exists()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in tuner.backbone.state_dict().items())
@@ -159,7 +169,7 @@ def test_a_damaged_checkpoint_of_a_run_only_costs_its_steps(model: Model, task: 
     (file,) = (tmp_path / "run").iterdir()
     file.write_bytes(file.read_bytes()[:1000])
     seen: list[int] = []
-    tuner.accuracy(train, train, task.classes, tuning, tmp_path / "run", 1e9, lambda step: bool(seen.append(step)))
+    tuner.accuracy(train, train, task.classes, tuning, tmp_path / "run", 1e9, watched(seen))
     assert seen == [1, 2, 3, 4]
 
 
@@ -179,7 +189,7 @@ def test_a_run_that_diverges_ends_early_and_is_judged_as_it_is(model: Model, tas
     seen: list[int] = []
     tuning = Tuning(Setting(1e20, 400), batch=16)
     data = pictures(task.sweep)
-    found = Tuner(model, CPU).accuracy(data, data, 4, tuning, asked_to_stop=lambda step: bool(seen.append(step)))
+    found = Tuner(model, CPU).accuracy(data, data, 4, tuning, asked_to_stop=watched(seen))
     assert len(seen) < 100 and 0 <= found < 0.7
 
 

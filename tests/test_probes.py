@@ -1,4 +1,4 @@
-"""Features of labelled images and the kNN probe on them."""
+"""Features of images, and the probes on them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from runs import vivi_here
+from small_tasks import write_task
 from torch import Tensor, nn
 
 from vivi.errors import UserError
-from vivi.synthetic.synthesize import write_text
 from vivi.transfer.features import embed, read_image
-from vivi.transfer.lists import read_list, read_task
-from vivi.transfer.probes import knn_accuracy
+from vivi.transfer.probes import accuracy, knn_accuracy, linear_probe
+from vivi.transfer.results import read_results
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -114,66 +115,46 @@ def test_images_of_every_kind_become_rgb(tmp_path: Path, mode: str) -> None:
     assert torch.equal(read_image(path), torch.full((3, 5, 7), grey, dtype=torch.uint8))
 
 
-def make_task(folder: Path) -> None:
-    """A small task in VTAB-1k layout whose label is the brightness."""
-    lines: dict[str, str] = {}
-    for split, count in (("train800", 8), ("val200", 4), ("test", 6)):
-        (folder / "images" / split).mkdir(parents=True)
-        for k in range(count):
-            pixels = np.full((12, 16, 3), 60 + 100 * (k % 2), np.uint8)
-            Image.fromarray(pixels).save(folder / "images" / split / f"{k:06d}.jpg")
-        lines[split] = "".join(f"images/{split}/{k:06d}.jpg {k % 2}\n" for k in range(count))
-        write_text(folder / f"{split}.txt", lines[split])
-    write_text(folder / "train800val200.txt", lines["train800"] + lines["val200"])
+def slow_ridge(train: Tensor, labels: Tensor, test: Tensor, classes: int, strength: float) -> Tensor:
+    """The normal equations, solved with a column of ones for the means."""
+    x, y = train.double(), torch.eye(classes, dtype=torch.float64)[labels]
+    ones = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
+    spread = (x - x.mean(dim=0)).square().mean() * len(x)
+    penalty = strength * spread * torch.eye(x.shape[1] + 1, dtype=torch.float64)
+    penalty[-1, -1] = 0  # the constant costs nothing
+    weights = torch.linalg.solve(ones.T @ ones + penalty, ones.T @ y)
+    logits: Tensor = test.double() @ weights[:-1] + weights[-1]
+    return logits
 
 
-def test_a_task_is_read_and_solved(tmp_path: Path) -> None:
-    make_task(tmp_path / "brightness")
-    task = read_task(tmp_path / "brightness")
-    assert (task.name, task.classes) == ("brightness", 2)
-    assert [len(part.images) for part in (task.sweep, task.validation, task.final, task.test)] == [8, 4, 12, 6]
-    assert task.final.images == task.sweep.images + task.validation.images
-    assert task.test.labels.tolist() == [0, 1, 0, 1, 0, 1]
-    train, test = (embed(Corner(), part.images, 8, HALF, HALF, "cpu") for part in (task.final, task.test))
-    assert knn_accuracy(train, task.final.labels, test, task.test.labels, k=3) == 1
+@pytest.mark.parametrize(("images", "features", "classes"), [(30, 5, 3), (12, 40, 4), (25, 25, 2)])
+def test_the_linear_probe_solves_the_normal_equations(images: int, features: int, classes: int) -> None:
+    random = torch.Generator().manual_seed(images)
+    train, test = (torch.randn(count, features, generator=random) * 3 + 1 for count in (images, 9))
+    labels = torch.randint(classes, (images,), generator=random)
+    strengths = (1e-4, 0.01, 1.0)
+    found = linear_probe(train, labels, [test, train], classes, strengths)
+    for strength, logits in zip(strengths, found, strict=True):
+        for part, which in zip(logits, (test, train), strict=True):
+            assert torch.allclose(part, slow_ridge(train, labels, which, classes, strength), atol=1e-6)
 
 
-def test_lists_may_have_spaces_in_names_and_blank_lines(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"images/a b.jpg 3\r\n\n  \nimages/c.jpg\t0\n")
-    examples = read_list(tmp_path / "a.txt")
-    assert examples.images == (tmp_path / "images/a b.jpg", tmp_path / "images/c.jpg")
-    assert examples.labels.tolist() == [3, 0]
+def test_features_that_are_all_the_same_give_the_commonest_class() -> None:
+    labels = torch.tensor([2, 1, 2, 0, 2])
+    (logits,) = linear_probe(torch.ones(5, 3), labels, [torch.ones(4, 3)], 4, [0.1])
+    assert logits[0].argmax(dim=1).tolist() == [2] * 4
+    assert accuracy(logits[0], torch.tensor([2, 2, 1, 3])) == 0.5
 
 
-@pytest.mark.parametrize("line", ["images/a.jpg", "images/a.jpg cat", "images/a.jpg -1", "images/a.jpg 1.5", "7"])
-def test_a_bad_line_of_a_list_is_named(tmp_path: Path, line: str) -> None:
-    (tmp_path / "test.txt").write_text(f"images/b.jpg 0\n{line}\n")
-    with pytest.raises(UserError, match=r"test\.txt line 2 is ") as raised:
-        read_list(tmp_path / "test.txt")
-    assert line in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_a_missing_list_an_empty_list_and_a_missing_task_are_each_one_line(tmp_path: Path) -> None:
-    make_task(tmp_path / "task")
-    (tmp_path / "task" / "val200.txt").write_text("\n")
-    with pytest.raises(UserError, match=r"val200\.txt lists no images"):
-        read_task(tmp_path / "task")
-    (tmp_path / "task" / "val200.txt").unlink()
-    with pytest.raises(UserError, match=r"val200\.txt cannot be read \(No such file"):
-        read_task(tmp_path / "task")
-    with pytest.raises(UserError, match="elsewhere is no folder of a task"):
-        read_task(tmp_path / "elsewhere")
-
-
-@pytest.mark.parametrize("damage", ["missing", "empty", "text", "truncated"])
-def test_an_unreadable_image_is_named(tmp_path: Path, damage: str) -> None:
-    make_task(tmp_path / "task")
-    task = read_task(tmp_path / "task")
-    path = task.test.images[3]
-    content = path.read_bytes()
-    path.unlink()
-    if damage != "missing":
-        path.write_bytes({"empty": b"", "text": b"no image\n" * 9, "truncated": content[: len(content) // 2]}[damage])
-    with pytest.raises(UserError, match=r"image .*test/000003\.jpg cannot be read") as raised:
-        embed(Corner(), task.test.images, 8, HALF, HALF, "cpu")
-    assert "\n" not in str(raised.value)
+@pytest.mark.parametrize("probe", ["knn", "linear"])
+def test_probes_write_results_and_name_what_fails(tmp_path: Path, probe: str) -> None:
+    write_task(tmp_path / "data" / "bars", 4)
+    write_task(tmp_path / "data" / "svhn", 4)
+    (tmp_path / "data" / "svhn" / "images" / "test" / "000002.png").write_bytes(b"")
+    words = ["evaluate", probe, "--encoder", "untrained:test_resnet", "--size", "32", "--device", "cpu"]
+    with pytest.raises(UserError, match="1 of 2 tasks have no result: svhn"):
+        vivi_here(*words, "--data", tmp_path / "data", "--out", tmp_path / "results")
+    (result,) = read_results(tmp_path / "results")[0]
+    assert (result.task, result.benchmark, result.score.setting) == ("bars", probe, None)
+    assert result.score.median > 0.5  # chance is 0.25
+    assert ("k" if probe == "knn" else "strength") in result.settings

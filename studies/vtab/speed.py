@@ -2,9 +2,9 @@
 
     python studies/vtab/speed.py --task /disk/vtab-1k/caltech101 --json speed.json
 
-The encoder alone is compiled, bfloat16 and channels_last, fed with random input that is already on the device: forward,
-backward and SGD. Fine-tuning is what vivi evaluate vtab does with a real task, from its images on the device to updated
-weights, and is one whole run of the protocol. Both in one process, the encoder before and after.
+The encoder alone is compiled, bfloat16 and channels_last, fed with random input that is already on the device:
+forward, backward and SGD. Fine-tuning is what vivi evaluate vtab does with a real task, from its images on the device
+to updated weights, and is one whole run of the protocol. Both in one process, the encoder before and after.
 """
 
 from __future__ import annotations

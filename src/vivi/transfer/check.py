@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 
 from vivi.errors import UserError
-from vivi.transfer.examples import Task
 from vivi.transfer.find import find_places
-from vivi.transfer.lists import LISTS, read_task
+from vivi.transfer.lists import read_task
 from vivi.transfer.originals import look
-from vivi.transfer.tasks import VTAB, Definition
+from vivi.transfer.tasks import VTAB, Definition, definition
 
 LISTS_AT = (
     "The exact splits of Version 2 are the community's VTAB-1k folders (<task>/train800.txt, val200.txt, "
@@ -22,74 +24,68 @@ LISTS_AT = (
 
 
 def print_check(data: Path, console: Console) -> None:
-    """One line for every task of VTAB, then one for each of the user's own."""
+    """One line for every task of VTAB, then one for each of the user's own; then what to do about them."""
     places = find_places(data, "v2")
+    rows = [_check(known, places.get(known.name), data) for known in VTAB]
+    own = [place for place in places.values() if isinstance(place, Path) and definition(place.name) is None]
+    mine = [_check_lists(folder.name, folder, None) for folder in sorted(own)]
     table = Table(title=f"tasks in {data}", title_justify="left")
-    for column in ("task", "group", "there", "images", "VTAB has"):
-        table.add_column(column, overflow="fold")
-    counts = {"exact": 0, "usable": 0, "missing": 0}
-    notes = []
-    for known in VTAB:
-        state, there, images, note = _row(known, places.get(known.name), data)
-        counts[state] += 1
-        style = {"exact": "green", "usable": "", "missing": "dim"}[state]
-        table.add_row(known.title, known.group, there, images, _known(known), style=style)
-        if note:
-            notes.append(f"{known.title}: {note}")
-    own = [place for name, place in sorted(places.items()) if isinstance(place, Path) and not _is_vtab(name)]
-    for folder in own:
-        there, images, note = _lists(folder)
-        table.add_row(folder.name, "own", there, images, "")
-        if note:
-            notes.append(f"{folder.name}: {note}")
+    for column in ("task", "there", "images", "VTAB has"):
+        table.add_column(column)
+    for row in rows + mine:
+        style = {"exact": "green", "usable": "", "missing": "dim"}[row.state]
+        table.add_row(row.title, row.there, row.images, row.wanted, style=style)
     console.print(table)
-    for note in dict.fromkeys(notes):
+    for note in dict.fromkeys(f"{row.title}: {row.note}" for row in rows + mine if row.note):
         console.print(note, soft_wrap=True)
-    console.print(LISTS_AT, soft_wrap=True)
+    if any(row.state != "exact" for row in rows):
+        console.print(LISTS_AT, soft_wrap=True)
+    count = Counter(row.state for row in rows)
     console.print(
-        f"{counts['exact']} of {len(VTAB)} tasks exact, {counts['usable']} on a split of their own, "
-        f"{counts['missing']} missing; {len(own)} tasks of your own",
+        f"{count['exact']} of VTAB's {len(VTAB)} tasks are exact, {count['usable']} on a split of their own, "
+        f"{count['missing']} missing or damaged; {len(mine)} of your own",
         soft_wrap=True,
     )
 
 
-def _row(known: Definition, place: Path | Definition | None, data: Path) -> tuple[str, str, str, str]:
-    """exact, usable or missing; what is there; how many images; what is wrong or where to get it."""
+@dataclass(frozen=True)
+class _Row:
+    title: str
+    state: Literal["exact", "usable", "missing"]
+    there: str
+    images: str = ""
+    wanted: str = ""
+    note: str = ""
+
+
+def _check(known: Definition, place: Path | Definition | None, data: Path) -> _Row:
     if isinstance(place, Path):
-        there, images, note = _lists(place)
-        if not images:
-            return "missing", there, images, note
-        exact = read_task(place).split == "lists"
-        return ("exact", there, images, note) if exact else ("usable", f"{there}, own split", images, note)
+        return _check_lists(known.title, place, known)
     found = look(known.name, data)
+    wanted = _numbers((known.train, known.val, known.test))
     if found.missing:
         rest = len(found.missing) - 3
         what = ", ".join(found.missing[:3]) + (f" and {rest} more" if rest > 0 else "")
-        return "missing", "nothing", "", f"missing {what} in {found.place}; get it: {found.where}"
+        note = f"{found.place} has no {what}; get it: {found.where}"
+        return _Row(known.title, "missing", "nothing", "", wanted, note)
     if found.problem:
-        return "missing", "damaged", "", found.problem
-    images = " / ".join(f"{count:,}" for count in found.counts.values()) if found.counts else "not counted"
-    return "usable", "original, own split", images, ""
+        return _Row(known.title, "missing", "damaged", "", wanted, found.problem)
+    images = _numbers(found.counts.values()) if found.counts else "not counted"
+    return _Row(known.title, "usable", "original", images, wanted)
 
 
-def _lists(folder: Path) -> tuple[str, str, str]:
-    """What is in a folder of lists: in words, its counts, and what is wrong."""
+def _check_lists(title: str, folder: Path, known: Definition | None) -> _Row:
+    wanted = _numbers((800, 200, 1000, known.test)) if known else ""
     try:
         task = read_task(folder)
         task.checksum()  # are the images there?
     except UserError as error:
-        return "lists, damaged", "", str(error)
-    return "lists", " / ".join(_counts(task)), ""
+        return _Row(title, "missing", "lists, damaged", "", wanted, str(error))
+    images = _numbers(len(examples) for examples in task.parts().values())
+    if known and task.split != "lists":
+        return _Row(title, "usable", "lists, own split", images, wanted)
+    return _Row(title, "exact", "lists", images, wanted)
 
 
-def _counts(task: Task) -> Iterator[str]:
-    for part in LISTS:
-        yield f"{len(task.parts()[part]):,}"
-
-
-def _known(known: Definition) -> str:
-    return f"{known.train:,} / {known.val:,} / {known.test:,}"
-
-
-def _is_vtab(name: str) -> bool:
-    return any(known.name == name for known in VTAB)
+def _numbers(counts: Iterable[int]) -> str:
+    return " / ".join(f"{count:,}" for count in counts)

@@ -21,7 +21,7 @@ from vivi.images import as_rgb
 
 def embed(
     encoder: nn.Module,
-    images: Iterable[Tensor] | Sequence[Path],
+    images: Iterable[Tensor | Path],
     size: int,
     mean: Sequence[float],
     std: Sequence[float],

@@ -10,7 +10,7 @@ from pathlib import Path
 from vivi.errors import UserError
 from vivi.transfer.examples import Original, Task
 from vivi.transfer.lists import is_task, read_task
-from vivi.transfer.originals import look, read_original
+from vivi.transfer.originals import is_there, read_original
 from vivi.transfer.results import Protocol, checked_names
 from vivi.transfer.tasks import VTAB, Definition, Group, definition
 
@@ -52,7 +52,7 @@ def find_places(data: Path, protocol: Protocol) -> dict[str, Path | Definition]:
     data sets, which the other protocols need."""
     if not data.is_dir():
         raise UserError(f"there is no folder {data}; give one with tasks in it")
-    there: dict[str, Path | Definition] = {known.name: known for known in VTAB if not look(known.name, data).missing}
+    there: dict[str, Path | Definition] = {known.name: known for known in VTAB if is_there(known.name, data)}
     if protocol == "v2":
         folders = [data] if is_task(data) else [path for path in data.iterdir() if path.is_dir() and is_task(path)]
         there.update({_name(folder): folder for folder in folders})

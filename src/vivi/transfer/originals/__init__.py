@@ -20,7 +20,7 @@ from vivi.transfer.originals.source import Found, find
 from vivi.transfer.originals.svhn import SVHN
 from vivi.transfer.tasks import definition
 
-__all__ = ["SOURCES", "Found", "look", "read_original"]
+__all__ = ["SOURCES", "Found", "is_there", "look", "read_original"]
 
 SOURCES = {
     "caltech101": CALTECH101,
@@ -55,6 +55,14 @@ def read_original(name: str, data: Path) -> Original:
         return source.read(place)
     except OSError as error:
         raise UserError(_unreadable(error, data)) from None
+
+
+def is_there(name: str, data: Path) -> bool:
+    """Whether a task's data set lies under a folder."""
+    try:
+        return not find(SOURCES[name], _names(name), data)[1]
+    except (UserError, OSError):
+        return True  # there, and unreadable: whoever reads it says why
 
 
 def look(name: str, data: Path) -> Found:
