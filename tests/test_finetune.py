@@ -112,7 +112,8 @@ def by_hand(model: Model, task: Task, tuning: Tuning) -> float:
     network.eval()
     with torch.no_grad():
         guesses = [int(network(image[None]).argmax()) for image in test]
-    return sum(map(operator.eq, guesses, task.test.labels.tolist())) / len(test)
+    hits: int = sum(map(operator.eq, guesses, task.test.labels.tolist()))
+    return hits / len(test)
 
 
 @pytest.mark.parametrize(("lr", "steps", "batch"), [(0.05, 12, 16), (0.02, 7, 512)])

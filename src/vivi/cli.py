@@ -270,14 +270,14 @@ class Bench:
 
 @dataclass(frozen=True)
 class Demo:
-    """The whole flow on synthesized videos: prepare, look, train."""
+    """The whole flow on synthesized videos: prepare, train, evaluate, report."""
 
     out: Path = Path("demo")
     """Folder for everything the demo makes."""
     videos: int = 40
     """How many videos to synthesize."""
-    steps: int = 200
-    """How many steps to train."""
+    steps: int = 120
+    """How many steps to train each of the three encoders."""
 
     def run(self, console: Console) -> None:
         from vivi.demo import demo
