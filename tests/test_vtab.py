@@ -53,7 +53,7 @@ def undisturbed_sweep(data: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def runs(out: Path) -> dict[str, Any]:
-    return {path.name: json.loads(path.read_text()) for path in (out / "runs").glob("*.json")}
+    return {path.name: json.loads(path.read_text()) for path in (out / "runs").glob("*/*.json")}
 
 
 def test_every_task_and_setting_is_tried_and_the_best_mean_is_tested(undisturbed_sweep: Path) -> None:
@@ -81,10 +81,10 @@ def test_the_same_command_repeats_no_run_and_gives_the_same_result(
     data: Path, undisturbed_sweep: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(undisturbed_sweep, tmp_path / "again")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "again" / "runs").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "again" / "runs").rglob("*.json")}
     said = evaluate(data, tmp_path / "again")
     assert "12 of 12 runs were done before" in said and "6 of 6 runs were done before" in said
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "again" / "runs").iterdir()}
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "again" / "runs").rglob("*.json")}
     assert contents(tmp_path / "again") == contents(undisturbed_sweep)
 
 
@@ -113,26 +113,26 @@ def test_a_sweep_killed_at_random_moments_loses_and_repeats_no_run(
     done: dict[str, int] = {}
     for _ in range(3):
         nth = moments.randint(20, 70)
-        process = start_signalled(signal.SIGKILL, out / "runs" / "*", nth, *flags)
+        process = start_signalled(signal.SIGKILL, out / "runs" / "*" / "*", nth, *flags)
         _, errors = process.communicate(timeout=120)
         assert process.returncode == -signal.SIGKILL, errors
-        now = {path.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
+        now = {path.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/*.json")}
         assert done.items() <= now.items()
         done = now
     evaluate(data, out)
-    after = {path.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
+    after = {path.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/*.json")}
     assert done and done.items() <= after.items()
     assert contents(out) == contents(undisturbed_sweep)
     assert {name: run["accuracy"] for name, run in runs(out).items()} == {
         name: run["accuracy"] for name, run in runs(undisturbed_sweep).items()
     }
-    assert not [path for path in (out / "runs").iterdir() if path.is_dir()]
+    assert not [path for path in (out / "runs").glob("*/*") if path.is_dir()]
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
     flags = ["evaluate", "vtab", *ENCODER, *SHORT, "--data", data, "--out", out]
-    process = start_signalled(signal.SIGINT, out / "runs" / "*.json", 2, *flags)
+    process = start_signalled(signal.SIGINT, out / "runs" / "*" / "*.json", 2, *flags)
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and errors == "stopped; the same command goes on from here\n", said + errors
 

@@ -61,9 +61,9 @@ class Speed:
             console.print(f"Version 2, 19 tasks, 4 settings, 3 seeds, on {count} of them: {duration(3600 * time_)}")
         if self.json:
             found = {
+                **{name: str(value) for name, value in asdict(self).items() if name != "json"},
                 "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
                 "torch": torch.__version__,
-                **{name: str(value) for name, value in asdict(self).items() if name != "json"},
                 "encoder_alone": alone,
                 "finetuning": finetuning,
                 "ratio": ratio,

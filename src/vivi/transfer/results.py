@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from vivi.errors import UserError
-from vivi.storage import write_atomically
+from vivi.storage import storage, write_atomically
 from vivi.transfer.tasks import GROUPS, Group
 
 FORMAT = 1
@@ -101,6 +101,8 @@ def _version(package: str) -> str:
 def write_result(folder: Path, result: Result) -> Path:
     """Writes, or replaces, the file of a result."""
     path = folder / result.file_name
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps({"format": FORMAT, **asdict(result)}, indent=1).encode() + b"\n")
     return path
 

@@ -1,7 +1,7 @@
 """Finished fine-tuning runs, which are never repeated.
 
-    results/runs/<key>.json         what a run was and its accuracy
-    results/runs/<key>/             the checkpoint of one that was interrupted
+    results/runs/<encoder>/<key>.json     what a run was and its accuracy
+    results/runs/<encoder>/<key>/         the checkpoint of one that was interrupted
 
 The key is a checksum of all that the accuracy depends on: other weights, images or settings never meet a run that
 is not theirs.
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vivi.storage import storage, write_atomically
+from vivi.storage import write_atomically
 from vivi.transfer.finetune import Tuning
 
 
@@ -62,6 +62,4 @@ class Runs:
 
     def write(self, job: Job, run: Run) -> None:
         content = {"task": job.task, **self.about(job), **asdict(run)}
-        with storage(self.folder):
-            self.folder.mkdir(exist_ok=True)
         write_atomically(self.folder / f"{self.key(job)}.json", json.dumps(content, indent=1).encode() + b"\n")

@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Console
 
 from vivi.errors import UserError
-from vivi.storage import StorageError, locked
+from vivi.storage import StorageError
 from vivi.transfer.examples import Task
 from vivi.transfer.find import find_tasks
 from vivi.transfer.models import Model, load_model
-from vivi.transfer.results import Protocol, Result, read_results, versions
+from vivi.transfer.results import Protocol, Result, plain, read_results, versions
 from vivi.transfer.settings import Subject
 from vivi.transfer.tables import print_results
 from vivi.transfer.tasks import GROUPS, Group
@@ -83,7 +83,7 @@ class Session:
 
 @contextmanager
 def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iterator[Session]:
-    """Loads the encoder, finds the tasks, and keeps others from writing to the same folder."""
+    """Loads the encoder and finds the tasks; a disk that refuses is said in one line."""
     groups = read_groups(subject.groups)
     model = load(subject)
     found = find_tasks(subject.data, protocol, subject.tasks, groups)
@@ -95,19 +95,20 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
             session.checksums[task.name] = task.checksum()
         except UserError as error:
             session.fail(task.name, error)
-    with locked(subject.out, "vivi evaluate"):
-        _check_name(model, subject.out)
-        try:
-            yield session
-        except StorageError as error:
-            raise UserError(f"results cannot be written: {error}; the same command goes on") from None
+    _check_name(model, subject.out)
+    if not session.usable():
+        session.finish([])
+    try:
+        yield session
+    except StorageError as error:
+        raise UserError(f"results cannot be written: {error}; the same command goes on") from None
 
 
 def _check_name(model: Model, out: Path) -> None:
-    """Raises where other weights have results under this name."""
-    for other in read_results(out)[0]:
-        if other.encoder == model.name and other.encoder_checksum != model.checksum:
+    """Raises where other weights have results under this name, or under one with the same files."""
+    for other in read_results(out)[0] if out.exists() else ():
+        if plain(other.encoder) == plain(model.name) and other.encoder_checksum != model.checksum:
             raise UserError(
-                f"{out / other.file_name} is about other weights of the same name, '{model.name}': "
+                f"{out / other.file_name} is about other weights of the same name, '{other.encoder}': "
                 "give --name or another --out"
             )

@@ -43,7 +43,7 @@ def print_results(results: Sequence[Result], console: Console) -> None:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
+    return f"{100 * share + 1e-9:.1f}"  # halves go up, as in the report
 
 
 def _seeds(result: Result) -> str:

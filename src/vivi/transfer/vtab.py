@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 
 from vivi.progress import ProgressLine
+from vivi.storage import locked
 from vivi.training.stop import StopRequest
 from vivi.transfer.estimate import Speed
 from vivi.transfer.examples import Task
@@ -30,20 +31,21 @@ def evaluate_vtab(subject: Subject, sweep: Sweep, machine: Machine, console: Con
     sweep.check()
     machine.check()
     places = devices(machine)
-    with open_session(subject, sweep.protocol, console) as session, StopRequest() as stop:
-        runs = Runs(
-            subject.out / "runs", session.model.checksum, session.model.size, sweep.antialias, session.checksums
-        )
+    with open_session(subject, sweep.protocol, console) as session:
+        model = session.model
+        folder = subject.out / "runs" / model.checksum[:16]
+        runs = Runs(folder, model.checksum, model.size, sweep.antialias, session.checksums)
         evaluation = Evaluation(session, sweep, subject.out, runs)
-        if session.usable():
-            _describe(session, sweep, places)
-            work = Work(subject, sweep, machine, runs)
+        work = Work(subject, sweep, machine, runs)
+        # Other encoders may be evaluated into the same folder at the same time.
+        with locked(folder, "vivi evaluate"), StopRequest() as stop:
             workers = (
                 Processes(work, places, stop)
                 if len(places) > 1
-                else Here(work, session.model, session.usable(), places[0], stop)
+                else Here(work, model, session.usable(), places[0], stop)
             )
             with closing(workers):
+                _describe(session, sweep, places)
                 evaluation.run(workers.carry_out)
         session.finish(evaluation.results)
     return evaluation.results
@@ -66,6 +68,8 @@ class Evaluation:
         if len(self.settings) > 1:
             self._do([job for task in self.session.usable() for job in self.sweep_jobs(task)], "sweep", carry_out)
         tasks = self.session.usable()
+        if not tasks:
+            return
         chosen = {task.name: self.chosen(task, tasks) for task in tasks}
         finals = {
             task.name: [job for setting, _ in chosen[task.name] for job in self.final_jobs(task, setting)]
