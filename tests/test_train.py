@@ -25,7 +25,6 @@ from runs import (
     refusal,
     run_here,
     train,
-    vivi_here,
     without_timing,
 )
 
@@ -211,14 +210,6 @@ def test_the_losses_beyond_the_paper_are_flags(corpus: Path, tmp_path: Path) -> 
     line = read_metrics(tmp_path / "run")[-1]
     total = line["exemplar"] + 0.5 * line["contrastive"] + 0.2 * line["shuffle"]
     assert line["loss"] == pytest.approx(total, rel=1e-5)
-
-
-def test_the_demo_trains_on_what_it_made(tmp_path: Path) -> None:
-    output = vivi_here("demo", "--out", tmp_path, "--videos", 24, "--steps", 2)
-    assert (tmp_path / "page" / "index.html").exists() and (tmp_path / "run" / "encoder.safetensors").exists()
-    assert "a held-out frame finds another shot of its video" in output
-    with Image.open(tmp_path / "run" / "curves.png") as picture:
-        assert picture.size == (1400, 320)
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(

@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -276,13 +276,13 @@ class Demo:
     """Folder for everything the demo makes."""
     videos: int = 40
     """How many videos to synthesize."""
-    steps: int = 120
+    steps: int = 240
     """How many steps to train each of the three encoders."""
 
     def run(self, console: Console) -> None:
-        from vivi.demo import demo
+        from vivi.demo import WORLD, demo
 
-        demo(self.out, self.videos, self.steps, console)
+        demo(self.out, replace(WORLD, videos=self.videos), self.steps, console)
 
 
 def commands(arguments: Sequence[str]) -> Any:
