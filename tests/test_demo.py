@@ -16,7 +16,7 @@ from vivi.transfer.results import read_results
 
 
 def test_the_demo_ends_with_a_page_of_all_it_made(tmp_path: Path) -> None:
-    world = replace(WORLD, seconds=8, task_train=16, task_val=8, task_test=8)
+    world = replace(WORLD, size=64, task_train=16, task_val=8, task_test=8)
     console = Console(file=io.StringIO(), width=200)
     demo(tmp_path, world, 2, console)
     assert isinstance(console.file, io.StringIO)

@@ -33,9 +33,7 @@ def demo(out: Path, world: SynthesizeSettings, steps: int, console: Console) -> 
     """Synthesizes videos and tasks, prepares the videos, trains on frames, on shots and on videos, evaluates each
     encoder, and shows it all on a page; what is there is reused."""
     if world.videos < 40:
-        raise UserError(
-            f"--videos is {world.videos}; a batch takes {SHOTS} of the training videos, so ask for 40 at least"
-        )
+        raise UserError(f"--videos is {world.videos}; a batch takes {SHOTS} training videos, so ask for 40 at least")
     console.rule(f"1  synthesize {world.videos} videos, and labelled images for five tasks")
     synthesize(out / "videos", world)
     console.rule("2  prepare: decode, find shots, write the corpus")
