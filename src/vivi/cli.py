@@ -161,8 +161,7 @@ class Train:
 @dataclass(frozen=True)
 class Vtab:
     """Fine-tune an encoder on the tasks of VTAB, or on one's own, and test it. The same command goes on after a stop.
-
-    `vivi evaluate vtab --check DIR` says for every task what is there, what is missing, and where to get it."""
+    With --check DIR alone: say for every task what is there, what is missing, and where to get it."""
 
     subject: OmitArgPrefixes[Subject]
     sweep: OmitArgPrefixes[Sweep] = field(default_factory=Sweep)
@@ -235,12 +234,12 @@ class Report:
     """Folder of results of vivi evaluate."""
     out: Path = Path("page")
     """Folder of the page; open its index.html."""
-    options: OmitArgPrefixes[ReportOptions] = field(default_factory=ReportOptions)
+    shown: OmitArgPrefixes[ReportOptions] = field(default_factory=ReportOptions)
 
     def run(self, console: Console) -> None:
         from vivi.report.page import write_report
 
-        page = write_report(self.results, self.out, self.options, console)
+        page = write_report(self.results, self.out, self.shown, console)
         console.print(f"open {page}", soft_wrap=True)
 
 
@@ -295,11 +294,14 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Synthesize, subcommand("synthesize")]
         | Annotated[Recipes, subcommand("recipes")]
         | Annotated[Train, subcommand("train", default=train)]
-        | Annotated[_evaluate(arguments), subcommand("evaluate")]
+        | Annotated[_evaluate(arguments), subcommand("evaluate", description=EVALUATE)]
         | Annotated[Report, subcommand("report")]
         | Annotated[Bench, subcommand("bench")]
         | Annotated[Demo, subcommand("demo")]
     )
+
+
+EVALUATE = "Measure what an encoder is worth, by transfer to labelled tasks."
 
 
 def _evaluate(arguments: Sequence[str]) -> Any:

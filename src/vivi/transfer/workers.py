@@ -31,7 +31,7 @@ from vivi.transfer.runs import Job, Run, Runs
 from vivi.transfer.settings import Machine, Subject, Sweep
 from vivi.transfer.subject import load
 
-# A compiled step is faster by a third, and costs a minute or two once: worth it from so many steps on.
+# Compiling takes a minute or two in each process: worth it from so many steps on.
 WORTH_COMPILING = 5000
 REPORT_SECONDS = 0.5
 
