@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from vivi.inspect.charts import Histogram, count_histogram, duration_histogram, histogram_svg
 from vivi.inspect.content import MAX_NAMES, Overview, ShownFrame, ShownShot, Strip
 from vivi.inspect.style import SCRIPT, STYLE
+from vivi.pages import generator
 
-GENERATOR = '<meta name="generator" content="vivi inspect">'
 # The table of the paper's appendix: mean and standard deviation over its YouTube-8M subset.
 PAPER = {"shots per video": (25.5, 30.3), "shot duration (s)": (9.0, 25.3), "video duration (s)": (230.7, 61.7)}
 MAX_REASONS = 40
@@ -51,7 +51,7 @@ def render(numbers: Overview, strips: Sequence[Strip]) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-{GENERATOR}
+{generator("vivi inspect")}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{name} · VIVI corpus</title>

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from vivi.errors import UserError
 from vivi.inspect.content import THUMBNAIL_PREFIX, Strip, choose_videos, film_strip, overview
-from vivi.inspect.html import GENERATOR, render
-from vivi.storage import StorageError, write_atomically
+from vivi.inspect.html import render
+from vivi.pages import check_free, unwritable_named
+from vivi.storage import write_atomically
 from vivi.video.corpus import Corpus, open_shard, shard_numbers, shard_path
 
 
@@ -30,28 +31,17 @@ def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path
         if value < 0:
             raise UserError(f"{flag} is {value}; it must be 0 or more")
     opened = Corpus(corpus)
-    index = out / "index.html"
-    _check_free(out, index)
+    index = check_free(out, "vivi inspect")
     frames = out / "frames"
     with damaged_shards_named(opened):
         numbers = overview(opened)
-    with _unwritable_named(out):
+    with unwritable_named(out):
         frames.mkdir(parents=True, exist_ok=True)
         with damaged_shards_named(opened):
             strips = [film_strip(opened, row, frames) for row in choose_videos(opened.videos, videos, seed)]
         write_atomically(index, render(numbers, strips).encode("utf-8", "replace"))
         remove_stale_thumbnails(frames, strips)
     return index
-
-
-def _check_free(out: Path, index: Path) -> None:
-    """Raises before any work if the page would replace something that is not one."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; give --out a folder")
-    if index.exists():
-        with open(index, "rb") as file:
-            if GENERATOR.encode() not in file.read(2000):
-                raise UserError(f"{index} was not made by vivi inspect; give --out another folder")
 
 
 def remove_stale_thumbnails(frames: Path, strips: list[Strip]) -> None:
@@ -78,13 +68,3 @@ def damaged_shards_named(corpus: Corpus) -> Iterator[None]:
                     f"{shard_path(corpus.path, number)} is damaged ({error}); delete it and run prepare again"
                 ) from None
         raise
-
-
-@contextmanager
-def _unwritable_named(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except StorageError as error:
-        raise UserError(f"the page cannot be written: {error}") from None
-    except OSError as error:
-        raise UserError(f"{out}: {error.strerror or error}; give --out a folder that can be written") from None

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from vivi.inspect.content import Strip
 from vivi.inspect.html import VIEWER, film_strip_html
 from vivi.inspect.style import SCRIPT as STRIPS_SCRIPT
+from vivi.pages import generator
 from vivi.report.board_html import BoardView, badges, board_body, listed
 from vivi.report.boards import Board, comparable, difference, leader, mean, one_digit, shared_tasks
 from vivi.report.neighbours import NeighbourSheet
@@ -19,7 +20,6 @@ from vivi.report.style import SCRIPT, STYLE
 from vivi.report.tables import number, signed
 from vivi.transfer.tasks import VTAB
 
-GENERATOR = '<meta name="generator" content="vivi report">'
 MAX_PROBLEMS = 40
 _VTAB = {task.name for task in VTAB}
 
@@ -69,7 +69,7 @@ def render(content: Content) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-{GENERATOR}
+{generator("vivi report")}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{name} · VIVI report</title>

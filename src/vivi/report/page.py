@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -20,19 +19,18 @@ from rich.console import Console
 from vivi.errors import UserError
 from vivi.inspect.content import Strip, choose_videos, film_strip
 from vivi.inspect.page import damaged_shards_named, remove_stale_thumbnails
+from vivi.pages import check_free, unwritable_named
 from vivi.report.board_html import BoardView
 from vivi.report.boards import Board, Row, leader, make_boards
 from vivi.report.figures import draw_differences, draw_groups
-from vivi.report.html import GENERATOR, Content, ShownRun, render
+from vivi.report.html import Content, ShownRun, render
 from vivi.report.neighbours import NeighbourSheet, draw_neighbours
 from vivi.report.options import ReportOptions
 from vivi.report.paper import other_tables, paper_rows
 from vivi.report.tables import write_tables
-from vivi.storage import StorageError, write_atomically
-from vivi.transfer.results import Result, plain, read_results
+from vivi.storage import write_atomically
+from vivi.transfer.results import plain, read_results
 from vivi.video.corpus import Corpus
-
-__all__ = ["ReportOptions", "write_report"]
 
 STRIPS = 4
 PAPER_COMPARE = ("VIVI-Ex(4)", "Ex-ImageNet")
@@ -43,20 +41,15 @@ _OURS = re.compile(r"(vtab|knn|linear)-(v1|v2|full)(-quick)?-(summary|tasks|grou
 def write_report(results: Path, out: Path, options: ReportOptions, console: Console) -> Path:
     """Writes the page of a folder of results into the folder `out` and returns its index.html."""
     found, problems = read_results(results)
-    problems += [
-        f"{results / result.file_name} has a field of the wrong type" for result in found if not _sound(result)
-    ]
-    found = [result for result in found if _sound(result)]
     if not found and not options.paper:
         raise UserError(f"there are no results in {results}; vivi evaluate writes them into its --out")
     boards, doubles = make_boards(found, options.paper, options.baseline)
     problems += doubles
     _check(options, boards)
-    index = out / "index.html"
-    _check_free(out, index)
+    index = check_free(out, "vivi report")
     for problem in problems:
         console.print(f"skipped: {problem}", soft_wrap=True, markup=False, highlight=False)
-    with _unwritable_named(out):
+    with unwritable_named(out):
         out.mkdir(parents=True, exist_ok=True)
         views = [_view(board, options, out) for board in boards]
         corpus = Corpus(options.corpus) if options.corpus else None
@@ -76,19 +69,6 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
         _remove_stale(out, views)
         remove_stale_thumbnails(out / "frames", strips)
     return index
-
-
-def _sound(result: Result) -> bool:
-    """Whether the fields that a reader of results leaves unchecked, and the page shows, are what they should be."""
-    scores = [score for score in (result.score, result.score_per_task) if score]
-    settings = [score.setting for score in scores if score.setting]
-    texts = (result.split, result.data_checksum, result.encoder_checksum, *(score.chosen_by for score in scores))
-    numbers = [number for setting in settings for number in (setting.lr, setting.steps)]
-    return (
-        all(isinstance(text, str) for text in texts)
-        and all(type(number) in (int, float) for number in numbers)
-        and isinstance(result.quick, bool)
-    )
 
 
 def _check(options: ReportOptions, boards: Sequence[Board]) -> None:
@@ -187,16 +167,6 @@ def _neighbours(options: ReportOptions, folder: Path) -> list[NeighbourSheet]:
     return sheets
 
 
-def _check_free(out: Path, index: Path) -> None:
-    """Raises before any work if the page would replace something that is not one."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; give --out a folder")
-    if index.exists():
-        with open(index, "rb") as file:
-            if GENERATOR.encode() not in file.read(2000):
-                raise UserError(f"{index} was not made by vivi report; give --out another folder")
-
-
 def _remove_stale(out: Path, views: Sequence[BoardView]) -> None:
     """Removes tables and figures of an earlier page; what others put into the folders stays."""
     wanted = {path.name for view in views for paths in view.tables.values() for path in paths}
@@ -206,13 +176,3 @@ def _remove_stale(out: Path, views: Sequence[BoardView]) -> None:
         for path in folder.glob("*"):
             if _OURS.fullmatch(path.name) and path.name not in wanted:
                 path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _unwritable_named(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except StorageError as error:
-        raise UserError(f"the page cannot be written: {error}") from None
-    except OSError as error:
-        raise UserError(f"{out}: {error.strerror or error}; give --out a folder that can be written") from None

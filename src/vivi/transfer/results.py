@@ -137,12 +137,16 @@ def _result(content: dict[str, Any]) -> Result:
     fields = {name: value for name, value in content.items() if name != "format"}
     fields["score"] = _score(content["score"])
     fields["score_per_task"] = _score(content["score_per_task"]) if content.get("score_per_task") else None
-    trials = (Trial(Setting(**trial["setting"]), float(trial["accuracy"])) for trial in content.get("sweep", ()))
+    trials = (Trial(_setting(trial["setting"]), float(trial["accuracy"])) for trial in content.get("sweep", ()))
     fields["sweep"] = tuple(trials)
     result = Result(**fields)
-    texts = (result.encoder, result.task, result.title)
-    if not all(isinstance(text, str) and text for text in texts) or result.group not in GROUPS:
+    names = (result.encoder, result.task, result.title)
+    if not all(isinstance(name, str) and name for name in names) or result.group not in GROUPS:
         raise ValueError("encoder, task, title or group is impossible")
+    scores = [score for score in (result.score, result.score_per_task) if score]
+    texts = (result.split, result.data_checksum, result.encoder_checksum, *(score.chosen_by for score in scores))
+    if not all(isinstance(text, str) for text in texts) or not isinstance(result.quick, bool):
+        raise ValueError("a field is of the wrong type")
     if result.benchmark not in get_args(Benchmark) or result.protocol not in get_args(Protocol):
         raise ValueError("benchmark or protocol is unknown")
     return result
@@ -152,8 +156,12 @@ def _score(content: dict[str, Any]) -> Score:
     accuracies = tuple(map(float, content["accuracies"]))
     if not accuracies or not all(0 <= accuracy <= 1 for accuracy in accuracies):
         raise ValueError("accuracies must be between 0 and 1, one at least")
-    setting = Setting(**content["setting"]) if content.get("setting") else None
+    setting = _setting(content["setting"]) if content.get("setting") else None
     return Score(accuracies, setting, content.get("chosen_by", ""))
+
+
+def _setting(content: dict[str, Any]) -> Setting:
+    return Setting(float(content["lr"]), int(content["steps"]))
 
 
 def checked_names(names: Iterable[str]) -> None:
