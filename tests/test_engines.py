@@ -5,6 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from vivi.video.sources import Source
 
 @pytest.fixture(scope="module")
 def long_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Takes a worker much longer than to be killed after its first report."""
+    """Takes a worker much longer than it takes to find out that it has opened it."""
     path = tmp_path_factory.mktemp("long") / "long.mp4"
     write_video(path, shots=5, shot_seconds=100)
     return path
@@ -30,18 +33,36 @@ def tasks(folder: Path, *videos: Path) -> list[VideoTask]:
 
 
 def run_and_kill(work: list[VideoTask], number: signal.Signals, kills: int) -> dict[str, Outcome]:
-    """Runs the tasks, one worker at a time, and sends the signal when a worker reports progress."""
-    killed: list[int] = []
+    """Runs the tasks, one worker at a time, and sends the signal to the first workers that open the first video."""
+    for _ in range(5):  # on a busy machine a worker may be done before it is found
+        killed: set[int] = set()
+        over = threading.Event()
 
-    def kill(task: VideoTask, share: float, seconds: float) -> None:
-        (worker,) = multiprocessing.active_children()
-        if len(killed) < kills and worker.pid is not None and worker.pid not in killed:
-            killed.append(worker.pid)
-            os.kill(worker.pid, number)
+        def kill(killed: set[int] = killed, over: threading.Event = over) -> None:
+            while len(killed) < kills and not over.is_set():
+                for reader in readers(Path(work[0].source.path)) - killed:
+                    with suppress(ProcessLookupError):
+                        os.kill(reader, number)
+                        killed.add(reader)
 
-    outcomes = {outcome.task.source.video: outcome for outcome in run_locally(work, 1, kill)}
-    assert len(killed) == kills
-    return outcomes
+        with ThreadPoolExecutor(1) as thread:
+            killing = thread.submit(kill)
+            outcomes = {outcome.task.source.video: outcome for outcome in run_locally(work, 1, lambda *_: None)}
+            over.set()
+            killing.result()
+        if len(killed) == kills:
+            return outcomes
+    pytest.fail("came too late five times")
+
+
+def readers(path: Path) -> set[int]:
+    """The other processes that have a file open."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # it may be gone by now
+            if os.readlink(link) == str(path):
+                found.add(int(link.parts[2]))
+    return found - {os.getpid()}
 
 
 def test_a_video_whose_worker_is_killed_once_is_prepared_all_the_same(

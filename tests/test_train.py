@@ -51,7 +51,7 @@ def test_a_run_leaves_what_it_promises(whole: Path) -> None:
     assert encoder(transform(Image.new("RGB", (40, 30)))[None]).shape == (1, 64)
 
 
-@pytest.mark.timeout(600)  # seven processes, on whatever else the machine has to do
+@pytest.mark.timeout(600)  # five processes, on whatever else the machine has to do
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert train(corpus, whole, "--steps", 30, *OFTEN).returncode == 0
     moments = random.Random(time.time_ns())
-    for threads in (1, 3, 2, 1, 4):
+    for threads in (1, 3, 4):
         # While it starts, writes, or takes one of the next few steps.
         moment, seconds = moments.randint(1, 15), moments.uniform(0, 0.1)
         words = command(corpus, out, "--steps", 30, "--threads", threads, *OFTEN)[3:]
