@@ -69,6 +69,8 @@ def _notes(board: Board) -> str:
     if board.own_split:
         text = f"<b>Own split:</b> the images of {escape(listed(board.own_split))} are not VTAB’s, or dealt anew."
         said.append(text + (" The paper’s rows are on VTAB’s splits: the splits differ." if board.paper else ""))
+    if board.rows:
+        said.append(_certainty(board))
     if not board.equal:
         said.append(
             "<b>Not every encoder has every task.</b> A mean is over the row’s own tasks, as many as stand beside "
@@ -78,6 +80,18 @@ def _notes(board: Board) -> str:
         said.append("The baseline is not on this board: there are no differences.")
     lines = "".join(f'<p class="intro">{line}</p>' for line in said)
     return lines + "".join(f'<p class="warning">{escape(line)}</p>' for line in board.warnings)
+
+
+def _certainty(board: Board) -> str:
+    """What guessing gives, and how far the number of test images alone makes an accuracy uncertain."""
+    classes = {result.task: result.classes for result in board.results if result.task in board.counted}
+    chance = 100 * sum(1 / count for count in classes.values()) / len(classes)
+    shares = [(result.score.median, count) for result in board.results if (count := result.images.get("test"))]
+    error = max((100 * (share * (1 - share) / count) ** 0.5 for share, count in shares), default=0.0)
+    said = f"By chance, the mean would be about {chance:.1f}."
+    if error >= 0.05:
+        said += f" A task’s test images make its accuracy uncertain by up to ±{error:.1f} (one standard error)."
+    return said
 
 
 def listed(names: Sequence[str]) -> str:

@@ -111,11 +111,26 @@ class Board:
 
     @property
     def title(self) -> str:
-        examples = "all examples" if self.protocol == "full" else "1000 examples"
+        vtab = any(column.task in _DEFINED and column.group != "own" for column in self.columns)
+        version = "" if self.protocol == "full" else f" Version {self.protocol[1]}"
         if self.benchmark == "vtab":
-            return f"VTAB, {examples}" if self.protocol == "full" else f"VTAB Version {self.protocol[1]}, {examples}"
+            return f"{f'VTAB{version}' if vtab else 'Fine-tuning'}, {self.examples}"
         probe = {"knn": "kNN probe", "linear": "Linear probe"}[self.benchmark]
-        return f"{probe}, {examples}" + (" (Version 2)" if self.protocol == "v2" else "")
+        return f"{probe}, {self.examples}" + (f" ({version.strip()})" if vtab and version else "")
+
+    @property
+    def examples(self) -> str:
+        """How many labels there were for each task, in words."""
+        if self.protocol == "full":
+            return "all examples"
+        counts = {count for result in self.results if (count := result.images.get("final"))}
+        if len(counts) > 1:
+            return f"{min(counts)} to {max(counts)} examples"
+        return f"{next(iter(counts), 1000)} examples"
+
+    @property
+    def results(self) -> list[Result]:
+        return [cell.result for row in self.rows for cell in row.cells.values() if cell.result]
 
     @property
     def label(self) -> str:
@@ -209,11 +224,12 @@ def summary(board: Board) -> list[Line]:
     ]
 
 
-def leader(board: Board) -> Row | None:
-    """The best of the comparable rows over the tasks that they share; the baseline only if it is alone."""
+def leader(board: Board, with_baseline: bool = False) -> Row | None:
+    """The best of the comparable rows over the tasks that they share; the baseline only if asked for, or alone."""
     rows = comparable(board.shown, board.counted)
     tasks = shared_tasks(rows, board.counted)
-    rows = [row for row in rows if row is not board.baseline] or rows
+    if not with_baseline:
+        rows = [row for row in rows if row is not board.baseline] or rows
     means = [(found.value, row) for row in rows if (found := mean(row, tasks))]
     return max(means, key=lambda pair: pair[0])[1] if means else None
 
@@ -333,6 +349,10 @@ def _warnings(results: Sequence[Result], columns: Sequence[Column]) -> Iterable[
         checksums = {result.data_checksum for result in here if result.data_checksum}
         if len(checksums) > 1 or len({result.split for result in here}) > 1:
             yield f"On {column.title}, the encoders were not measured on the same images."
+    for name in ("schedules", "batch", "micro_batch", "antialias", "k", "temperature"):
+        values = {str(result.settings[name]) for result in results if name in result.settings}
+        if len(values) > 1:
+            yield f"Results were measured with different settings: {name} is {' or '.join(sorted(values))}."
     for name in sorted({result.encoder for result in results}):
         if len({r.encoder_checksum for r in results if r.encoder == name and r.encoder_checksum}) > 1:
             yield f"The results of {name} are from different weights."

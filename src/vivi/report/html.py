@@ -185,14 +185,14 @@ def _tiles(content: Content) -> str:
         return ""
     board = (content.ours or content.paper_only)[0].board
     tiles = []
-    winner, where = leader(board), escape(board.label)
+    best, winner, where = leader(board, with_baseline=True), leader(board), escape(board.label)
     shared = shared_tasks(comparable(board.shown, board.counted), board.counted)
-    if winner and (found := mean(winner, shared)):
+    if best and (found := mean(best, shared)):
         over = f" · {found.tasks} of {board.total} tasks" if found.tasks < board.total else ""
-        tiles.append(("Best mean", number(found.value), f"<bdi>{escape(winner.name)}</bdi> · {where}{over}", ""))
+        tiles.append(("Best mean", number(found.value), f"<bdi>{escape(best.name)}</bdi> · {where}{over}", ""))
     if winner and board.baseline and (gain := difference(winner, board.baseline, shared)):
         kind = "up" if one_digit(gain.value) > 0 else "down" if one_digit(gain.value) < 0 else ""
-        over = f"points over <bdi>{escape(board.baseline.name)}</bdi>"
+        over = f"points, <bdi>{escape(winner.name)}</bdi> over <bdi>{escape(board.baseline.name)}</bdi>"
         over += f", on {_plural(gain.tasks, 'task')}" if gain.tasks < len(shared) else ""
         tiles.append(("Gain over the baseline", signed(gain.value), over, kind))
     boards = [view.board for view in content.ours or content.paper_only]

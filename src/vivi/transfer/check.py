@@ -43,7 +43,7 @@ def print_check(data: Path, console: Console) -> None:
     count = Counter(row.state for row in rows)
     console.print(
         f"{count['exact']} of VTAB's {len(VTAB)} tasks are exact, {count['usable']} on a split of their own, "
-        f"{count['missing']} missing or damaged; {len(mine)} of your own",
+        f"{count['missing']} missing or damaged; {sum(row.state != 'missing' for row in mine)} of your own",
         soft_wrap=True,
     )
 

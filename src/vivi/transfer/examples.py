@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,9 @@ from torch import Tensor
 
 from vivi.errors import UserError
 from vivi.transfer.tasks import Group
+
+# Images of each part whose content counts: all of them may be many gigabytes.
+SAMPLED = 32
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Task:
         return {"sweep": self.sweep, "validation": self.validation, "final": self.final, "test": self.test}
 
     def checksum(self) -> str:
-        """Tells whether the data is the same: its labels, and the names and sizes of its files."""
+        """Tells whether the data is the same: by its labels, the names and sizes of its files, and some images."""
         digest = hashlib.sha256(str(self.classes).encode())
         for name, examples in self.parts().items():
             digest.update(f"{name} {len(examples)}".encode())
@@ -102,12 +108,29 @@ class Task:
             for image in examples.images if isinstance(examples.images[0], Path) else ():
                 assert isinstance(image, Path)
                 digest.update(f"{image.parent.name}/{image.name} {_size(image)}".encode())
+            for index in range(0, len(examples), max(1, len(examples) // SAMPLED)):
+                sampled = examples.images[index]
+                digest.update(_content(sampled) if isinstance(sampled, Path) else sampled.numpy().tobytes())
         return digest.hexdigest()
 
 
 def _size(image: Path) -> int:
+    with _unreadable_named(image):
+        found = image.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        return found.st_size
+
+
+def _content(image: Path) -> bytes:
+    with _unreadable_named(image):
+        return image.read_bytes()
+
+
+@contextmanager
+def _unreadable_named(image: Path) -> Iterator[None]:
     try:
-        return image.stat().st_size
+        yield
     except OSError as error:
         raise UserError(
             f"image {image} cannot be read: {error.strerror}; put it there or take it off its list"

@@ -34,6 +34,9 @@ def find_tasks(data: Path, protocol: Protocol, wanted: Iterable[str], groups: Ma
             raise UserError(f"{data} has lists of Version 2 only; {_TITLES[protocol]} needs the original data sets")
         raise UserError(f"there is no task in {data}; vivi evaluate vtab --check {data} says what is looked for")
     checked_names(places)
+    for name in groups:
+        if not any(name in (task, isinstance(place, Path) and place.name) for task, place in places.items()):
+            raise UserError(f"--groups has '{name}', which is no task in {data}")
     found = FoundTasks()
     for name in sorted(_choose(places, tuple(wanted), data), key=_order):
         place = places[name]
@@ -54,8 +57,12 @@ def find_places(data: Path, protocol: Protocol) -> dict[str, Path | Definition]:
         raise UserError(f"there is no folder {data}; give one with tasks in it")
     there: dict[str, Path | Definition] = {known.name: known for known in VTAB if is_there(known.name, data)}
     if protocol == "v2":
-        folders = [data] if is_task(data) else [path for path in data.iterdir() if path.is_dir() and is_task(path)]
-        there.update({_name(folder): folder for folder in folders})
+        folders = [data] if is_task(data) else sorted(path for path in data.iterdir() if is_task(path))
+        for folder in folders:
+            other = there.get(_name(folder))
+            if isinstance(other, Path):
+                raise UserError(f"{other} and {folder} are the same task, {_name(folder)}; take one of them away")
+            there[_name(folder)] = folder
     return there
 
 
@@ -70,9 +77,18 @@ def under_protocol(known: Definition, original: Original, protocol: Protocol) ->
     else:
         sweep, validation = train.draw(800, DRAW), val.draw(200, DRAW)
         final = sweep.and_then(validation)
-    return Task(
+    task = Task(
         known.name, known.title, known.group, known.classes, "own split", sweep, validation, final, original.test
     )
+    for part, examples in task.parts().items():
+        if not len(examples):
+            raise UserError(f"{known.title} has too few images: none is left for {part}; get the whole data set")
+        if int(examples.labels.max()) >= known.classes:
+            raise UserError(
+                f"{known.title} has {int(examples.labels.max()) + 1} classes, {known.classes} are known; "
+                "take away the folders that are no classes"
+            )
+    return task
 
 
 _TITLES = {"v1": "Version 1", "v2": "Version 2", "full": "the full regime"}

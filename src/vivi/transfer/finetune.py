@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vivi.errors import UserError
+from vivi.errors import UserError, first_line
 from vivi.model.encoder import memory_format
 from vivi.training.checkpoint import restore, save
 from vivi.transfer.features import evaluating
@@ -155,6 +155,11 @@ class Tuner:
                 loss = F.cross_entropy(head(self.represent(part)), truth, reduction="sum") / len(labels)
                 loss.backward()
                 total += loss.detach()
+        except ValueError as error:  # statistics of a single value
+            raise UserError(
+                f"{len(pixels)} images, {at_once} at once, cannot be trained on ({first_line(error)}); "
+                "give it more images, a larger --size or another --micro-batch"
+            ) from None
         except torch.OutOfMemoryError:
             raise UserError(
                 f"{at_once} images of {self.model.size} px at once do not fit into the memory of {self.device}; "

@@ -19,9 +19,13 @@ from vivi.transfer.tasks import Definition, Group, definition
 LISTS = {"sweep": "train800", "validation": "val200", "final": "train800val200", "test": "test"}
 
 
+# No label is as large as this: more classes would not fit into memory.
+MOST_CLASSES = 1_000_000
+
+
 def is_task(folder: Path) -> bool:
-    """Whether a folder is meant as a task: it has one of the lists, or images."""
-    return any((folder / f"{name}.txt").exists() for name in LISTS.values()) or (folder / "images").is_dir()
+    """Whether a folder is meant as a task: it has one of the lists. (Original data sets have images/ too.)"""
+    return any((folder / f"{name}.txt").exists() for name in LISTS.values())
 
 
 def read_task(folder: Path, groups: Mapping[str, Group] | None = None) -> Task:
@@ -33,7 +37,8 @@ def read_task(folder: Path, groups: Mapping[str, Group] | None = None) -> Task:
     parts = {part: read_list(folder / f"{name}.txt", limit) for part, name in LISTS.items()}
     classes = limit or 1 + max(int(examples.labels.max()) for examples in parts.values())
     name, title = (known.name, known.title) if known else (folder.name, folder.name)
-    group = (groups or {}).get(folder.name, known.group if known else "own")
+    groups = groups or {}
+    group = groups.get(folder.name) or groups.get(name) or (known.group if known else "own")
     return Task(name, title, group, classes, _split(known, parts), **parts)
 
 
@@ -63,15 +68,18 @@ def read_list(path: Path, classes: int = 0) -> Examples:
         if not line.strip():
             continue
         words = line.rsplit(maxsplit=1)
-        if len(words) != 2 or not (words[1].isascii() and words[1].isdecimal()):
+        if len(words) != 2 or not (words[1].isascii() and words[1].isdecimal()) or "\0" in line:
             raise UserError(
-                f"{path} line {number} is {line!r}; it must be the path of an image and a label, 0 or more"
+                f"{path} line {number} is {line[:200]!r}; it must be the path of an image and a label, 0 or more"
             )
-        label = int(words[1])
+        label = int(words[1]) if len(words[1]) < 10 else MOST_CLASSES
         if classes and label >= classes:
             raise UserError(
-                f"{path} line {number} has label {label}; the task has {classes} classes: write 0 to {classes - 1}"
+                f"{path} line {number} has label {words[1][:20]}; the task has {classes} classes: "
+                f"write 0 to {classes - 1}"
             )
+        if label >= MOST_CLASSES:
+            raise UserError(f"{path} line {number} has label {words[1][:20]}; it must be below {MOST_CLASSES:,}")
         paths.append(path.parent / words[0].strip())
         labels.append(label)
     if not paths:
@@ -81,7 +89,7 @@ def read_list(path: Path, classes: int = 0) -> Examples:
 
 def _lines(path: Path, needed: str) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"{path} cannot be read ({reason}); {needed}") from None

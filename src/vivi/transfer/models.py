@@ -13,7 +13,7 @@ import hashlib
 import os
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,13 +107,15 @@ def load_model(source: str, weights: Path | None = None, size: int = 0, name: st
         found.mean,
         found.std,
         found.learning_rates,
-        checksum(backbone),
+        checksum(backbone, found.mean, found.std),
     )
 
 
-def checksum(backbone: nn.Module) -> str:
-    """sha256 over the names, types, shapes and bytes of its weights."""
-    digest = hashlib.sha256()
+def checksum(backbone: nn.Module, mean: Sequence[float], std: Sequence[float]) -> str:
+    """sha256 over its kinds of layers, the statistics of its input, and its weights: names, types, shapes, bytes."""
+    digest = hashlib.sha256(f"{[float(value) for value in (*mean, *std)]}\n".encode())
+    for name, module in backbone.named_modules():
+        digest.update(f"{name} {type(module).__name__}\n".encode())
     for name, tensor in sorted(backbone.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
@@ -241,6 +243,8 @@ _CLASSIFIERS = ("fc", "head", "head_dist", "heads", "classifier", "logits")
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint by name. No pickled code is ever run."""
     try:
+        if not path.exists():
+            raise UserError(f"there is no file of weights {path}")
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
         elif path.suffix == ".npz":
@@ -253,8 +257,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 content = torch.load(path, map_location="cpu", weights_only=True)
         else:
             raise UserError(f"{path} is none of .safetensors, .npz, .pth, .pt, .bin and .tar: {_export(path.suffix)}")
-    except FileNotFoundError:
-        raise UserError(f"there is no file of weights {path}") from None
     except pickle.UnpicklingError:
         raise UserError(
             f"{path} is damaged, or pickles more than weights, which could run code when read: "

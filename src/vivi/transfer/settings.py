@@ -11,6 +11,7 @@ from vivi.transfer.results import Protocol, Setting
 
 SCHEDULES, QUICK_SCHEDULES = (2500, 10000), (125, 500)
 BATCH, QUICK_BATCH = 512, 128
+SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,11 @@ class Sweep:
     learning_rates: tuple[float, ...] = ()
     """To be tried; none: those of the encoder, 0.1 and 0.01 for all but TI."""
     schedules: tuple[int, ...] = ()
-    """Numbers of steps to be tried; none: 2500 and 10000. Others than the protocol's make the result a quick one."""
+    """Numbers of steps to be tried; none: 2500 and 10000. Other settings than the protocol's make the result a quick
+    one."""
     batch: int = 0
     """Images a step, or all there are if they are fewer; 0: 512."""
-    seeds: int = 3
+    seeds: int = SEEDS
     """How often the chosen setting is trained and tested; the median counts."""
     choose: Literal["mean", "task", "both"] = "mean"
     """By which validation accuracy: the mean over the tasks, as in the paper; that of each task alone; or both ways,
@@ -82,9 +84,10 @@ class Sweep:
 
     @property
     def is_quick(self) -> bool:
-        """Whether it is anything else than the protocol's sweep."""
+        """Whether it is less than the protocol's sweep, or another one."""
         steps = set(self.schedules) in (set(), set(SCHEDULES))
-        return self.quick or not steps or self.batch not in (0, BATCH)
+        same = steps and self.batch in (0, BATCH) and not self.learning_rates and self.seeds >= SEEDS
+        return self.quick or not same
 
     @property
     def images_a_step(self) -> int:

@@ -37,6 +37,9 @@ def read_groups(words: tuple[str, ...]) -> dict[str, Group]:
     return groups
 
 
+LONGEST_NAME = 100  # it is a part of file names
+
+
 @dataclass(frozen=True)
 class Session:
     """An encoder and the tasks it is being evaluated on."""
@@ -106,6 +109,12 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
 
 def _check_name(model: Model, out: Path) -> None:
     """Raises where other weights have results under this name, or under one with the same files."""
+    if len(model.name) > LONGEST_NAME:
+        raise UserError(
+            f"the encoder's name has {len(model.name)} characters; give a --name of {LONGEST_NAME} at most"
+        )
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give --out a folder")
     for other in read_results(out)[0] if out.exists() else ():
         if plain(other.encoder) == plain(model.name) and other.encoder_checksum != model.checksum:
             raise UserError(

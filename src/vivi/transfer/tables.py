@@ -17,9 +17,13 @@ TITLES = {"v1": "VTAB, Version 1", "v2": "VTAB, Version 2", "full": "VTAB, full 
 def print_results(results: Sequence[Result], console: Console) -> None:
     """Of one encoder under one protocol: the tasks, the groups, the mean."""
     first = results[0]
-    probe = {"vtab": "", "knn": " · kNN probe", "linear": " · linear probe"}[first.benchmark]
+    names = {known.name for known in VTAB}
+    exact = sum(result.task in names and result.split == "lists" for result in results)
+    dealt = sum(result.task in names and result.split != "lists" for result in results)
+    tasks = TITLES[first.protocol] if exact or dealt else "own tasks"
+    how = {"vtab": "fine-tuned", "knn": "kNN probe", "linear": "linear probe"}[first.benchmark]
     quick = " · quick" if first.quick else ""
-    table = Table(title=f"{first.encoder} · {TITLES[first.protocol]}{probe}{quick}", title_justify="left")
+    table = Table(title=f"{first.encoder} · {tasks} · {how}{quick}", title_justify="left")
     table.add_column("task")
     table.add_column("group")
     table.add_column("accuracy", justify="right")
@@ -28,18 +32,17 @@ def print_results(results: Sequence[Result], console: Console) -> None:
     for result in results:
         table.add_row(result.title, result.group, _percent(result.score.median), _seeds(result), _setting(result))
     table.add_section()
-    for group in GROUPS:
+    groups = {result.group for result in results}
+    for group in GROUPS if len(groups) > 1 else ():
         mine = [result.score.median for result in results if result.group == group]
         if mine:
             table.add_row(f"mean of {len(mine)}", group, _percent(statistics.fmean(mine)), "", "")
     mean = statistics.fmean(result.score.median for result in results)
     table.add_row(f"mean of {len(results)}", "", _percent(mean), "", "", style="bold")
     console.print(table)
-    names = {known.name for known in VTAB}
-    exact = sum(result.task in names and result.split == "lists" for result in results)
-    own = sum(result.task in names and result.split != "lists" for result in results)
-    said = f", {own} more on splits of their own" if own else ""
-    console.print(f"{exact} of VTAB's {len(VTAB)} tasks{said}", soft_wrap=True)
+    if exact or dealt:
+        said = f", {dealt} more on splits of their own" if dealt else ""
+        console.print(f"{exact} of VTAB's {len(VTAB)} tasks{said}", soft_wrap=True)
 
 
 def _percent(share: float) -> str:

@@ -239,11 +239,12 @@ def _serve(connection: Connection[Any, Any], work: Work, place: str, threads: in
         return gone or stop.requested
 
     with StopRequest() as stop:
+        worker: Worker | None = None
         try:
-            worker = Worker(work, *work.load(), device, compile)
             while True:
                 job = connection.recv()
                 try:
+                    worker = worker or Worker(work, *work.load(), device, compile)
                     connection.send(worker.carry_out(job, asked_to_stop))
                 except (UserError, StorageError) as error:
                     connection.send(error)
