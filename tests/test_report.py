@@ -230,6 +230,34 @@ def test_nothing_in_common_is_no_difference() -> None:
     assert best(board.rows, board.counted) == frozenset() and leader(board) is None
 
 
+def test_titles_say_how_many_labels_there_were_and_whose_tasks() -> None:
+    def title(task: str, benchmark: Benchmark, *counts: int) -> str:
+        results = [a_result(f"e{k}", task, [0.5], benchmark, images={"final": n}) for k, n in enumerate(counts)]
+        return boards_of(results)[0].title
+
+    assert title("dtd", "vtab", 1000) == "VTAB Version 1, 1000 examples"
+    assert title("mine", "vtab", 500) == "Fine-tuning, 500 examples"
+    assert title("mine", "linear", 500, 700) == "Linear probe, 500 to 700 examples"
+    assert title("dtd", "knn", 1000) == "kNN probe, 1000 examples (Version 1)"
+
+
+def test_a_baseline_that_is_best_is_called_best() -> None:
+    board = boards_of([a_result("untrained", "dtd", [0.5]), a_result("other", "dtd", [0.3])])[0]
+    best_of_all, best_other = leader(board, with_baseline=True), leader(board)
+    assert best_of_all and best_other and (best_of_all.name, best_other.name) == ("untrained", "other")
+
+
+def test_different_settings_on_one_board_are_told() -> None:
+    results = [a_result(name, "dtd", [0.5], settings={"batch": batch}) for name, batch in (("a", 8), ("b", 16))]
+    assert boards_of(results)[0].warnings == ("Results were measured with different settings: batch is 16 or 8.",)
+
+
+def test_chance_and_the_error_of_so_many_test_images_are_told() -> None:
+    (board,) = boards_of([a_result("a", "dtd", [0.5], images={"test": 100})])
+    said = board_body(BoardView(board, {"summary": [], "tasks": []}, None, None, ""))
+    assert "By chance, the mean would be about 10.0." in said and "uncertain by up to ±5.0" in said
+
+
 def test_boards_and_their_order() -> None:
     boards = boards_of(some_results(), paper=True)
     assert [board.slug for board in boards] == ["vtab-v1", "vtab-v1-quick", "knn-v1", "vtab-v2", "vtab-full"]

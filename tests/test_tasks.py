@@ -109,6 +109,45 @@ def test_a_missing_list_an_empty_list_and_a_missing_task_are_each_one_line(tmp_p
         read_task(tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize(
+    "line", ["a.jpg 99999999999999999999999", "a.jpg 2000000000", "a\0.jpg 1", f"a.jpg {'9' * 5000}"]
+)
+def test_impossible_labels_and_names_are_one_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "test.txt").write_text(f"b.jpg 0\n{line}\n")
+    with pytest.raises(UserError, match=r"test\.txt line 2") as caught:
+        read_list(tmp_path / "test.txt")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_list_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_bytes(b"\xef\xbb\xbfimages/a.jpg 1\r\n")
+    assert read_list(tmp_path / "test.txt").images == (tmp_path / "images/a.jpg",)
+
+
+def test_folders_of_images_without_lists_are_no_tasks(tmp_path: Path) -> None:
+    write_task(tmp_path / "mine")
+    (tmp_path / "CLEVR_v1.0" / "images").mkdir(parents=True)
+    (tmp_path / "images").mkdir()
+    assert [task.name for task in find_tasks(tmp_path, "v2", (), {}).tasks] == ["mine"]
+
+
+def test_two_folders_of_one_task_are_refused(tmp_path: Path) -> None:
+    for name in ("svhn", "svhn_cropped"):
+        write_task(tmp_path / name)
+    with pytest.raises(UserError, match=r"svhn and .*svhn_cropped are the same task, svhn; take one of them away"):
+        find_tasks(tmp_path, "v2", (), {})
+
+
+def test_a_group_of_no_task_is_refused(tmp_path: Path) -> None:
+    write_task(tmp_path / "mine")
+    write_task(tmp_path / "clevr_dist")
+    for name in ("mine", "clevr_dist", "clevr_distance"):
+        groups = {task.name: task.group for task in find_tasks(tmp_path, "v2", (), {name: "natural"}).tasks}
+        assert groups[name.replace("dist", "distance") if name.endswith("dist") else name] == "natural"
+    with pytest.raises(UserError, match="--groups has 'nine', which is no task in"):
+        find_tasks(tmp_path, "v2", (), {"nine": "natural"})
+
+
 # --- protocols ---
 
 
@@ -156,6 +195,15 @@ def test_version_2_draws_800_and_200_and_joins_them() -> None:
 def test_the_full_regime_takes_everything() -> None:
     task = under_protocol(VTAB[0], original(), "full")
     assert which(task.sweep) == list(range(3000)) and which(task.final) == list(range(3700))
+
+
+def test_original_data_that_is_too_small_or_has_other_classes_is_told() -> None:
+    nothing = numbered(0, 0)
+    with pytest.raises(UserError, match="Caltech101 has too few images: none is left for validation"):
+        under_protocol(VTAB[0], Original(numbered(0, 9), nothing, numbered(9, 9)), "full")
+    many = Examples(numbered(0, 9).images, torch.arange(9) * 20)
+    with pytest.raises(UserError, match="Caltech101 has 161 classes, 102 are known"):
+        under_protocol(VTAB[0], Original(many, many, many), "v2")
 
 
 def write_cifar100(folder: Path, seed: int = 0) -> None:

@@ -177,6 +177,17 @@ def test_one_bad_task_is_named_and_the_others_go_on(data: Path, tmp_path: Path, 
     assert reason in line
 
 
+def test_a_task_too_small_to_train_on_costs_only_itself(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    write_task(tmp_path / "data" / "one", counts={"train800": 1, "val200": 1, "test": 3})
+    flags = ["--schedules", "2", "5", "--learning-rates", "0.1", "--seeds", "1", "--size", "16"]
+    for processes in ("1", "2"):
+        out = tmp_path / processes
+        said = refused(tmp_path / "data", out, *flags, "--processes", processes)
+        assert "one is left out: 1 images, 1 at once, cannot be trained on" in said
+        assert [result.task for result in read_results(out)[0]] == ["clevr_distance", "mine", "svhn"]
+
+
 def refused(data: Path, out: Path, *flags: object) -> str:
     """What is printed before the error."""
     import io

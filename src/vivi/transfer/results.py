@@ -145,8 +145,11 @@ def _result(content: dict[str, Any]) -> Result:
         raise ValueError("encoder, task, title or group is impossible")
     scores = [score for score in (result.score, result.score_per_task) if score]
     texts = (result.split, result.data_checksum, result.encoder_checksum, *(score.chosen_by for score in scores))
+    counts = (result.classes, *result.images.values())
     if not all(isinstance(text, str) for text in texts) or not isinstance(result.quick, bool):
         raise ValueError("a field is of the wrong type")
+    if not all(type(count) is int and count > 0 for count in counts):
+        raise ValueError("classes and images must be counts")
     if result.benchmark not in get_args(Benchmark) or result.protocol not in get_args(Protocol):
         raise ValueError("benchmark or protocol is unknown")
     return result

@@ -3,8 +3,8 @@
     results/runs/<encoder>/<key>.json     what a run was and its accuracy
     results/runs/<encoder>/<key>/         the checkpoint of one that was interrupted
 
-The key is a checksum of all that the accuracy depends on: other weights, images or settings never meet a run that
-is not theirs.
+The key is a checksum of what the accuracy depends on (see Model.checksum and Task.checksum), so that other weights,
+tasks or settings never meet a run that is not theirs.
 """
 
 from __future__ import annotations
