@@ -104,6 +104,9 @@ class Clip:
             container.mux(stream.encode(None))
             if isinstance(audio, AudioStream):
                 _silence(container, audio, seconds=2.0)
+        if hasattr(os, "sched_setscheduler"):
+            # As root, the AV1 encoder makes its caller a real-time thread, beside which nothing else gets to run.
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         return path
 
     def _converted(self, frame: VideoFrame) -> VideoFrame:
