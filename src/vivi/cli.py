@@ -275,7 +275,7 @@ class Demo:
     """Folder for everything the demo makes."""
     videos: int = 40
     """How many videos to synthesize."""
-    steps: int = 200
+    steps: int = 160
     """How many steps to train each of the three encoders."""
 
     def run(self, console: Console) -> None:
