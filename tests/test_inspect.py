@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, in_frames
 from PIL import Image
 
 from vivi.errors import UserError
@@ -334,8 +333,6 @@ def test_times_in_words() -> None:
     assert spoken == ["0.0 s", "1 min", "3 min 4 s", "1 h", "2 h 5 min"]
 
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-CATCH = "<script>window.problems = []; addEventListener('error', (e) => problems.push(String(e.message)));</script>"
 PROBE = """<script>
 addEventListener("load", async () => {
   const root = document.documentElement;
@@ -360,11 +357,6 @@ addEventListener("load", async () => {
   parent.postMessage(found, "*");
 });
 </script>"""
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-    *("--virtual-time-budget=20000", "--window-size=1700,1200", "--dump-dom"),
-]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
@@ -372,19 +364,8 @@ def test_in_a_browser(corpus: Path, tmp_path: Path) -> None:
     """At phone and desktop widths nothing sticks out, every picture loads, and the script does what it says."""
     out = tmp_path / "page"
     html = write_page(corpus, out).read_text(encoding="utf-8")
-    html = html.replace("<head>", f"<head>{CATCH}", 1).replace("</body>", f"{PROBE}</body>", 1)
-    (out / "probe.html").write_text(html, encoding="utf-8")
-    # Frames have exactly the wanted width; a window may be wider than asked for.
-    frames = "".join(
-        f'<iframe src="page/probe.html" style="width:{w}px;height:800px;border:0"></iframe>' for w in (360, 1600)
-    )
-    script = "addEventListener('message', (e) => { const p = document.createElement('pre'); p.textContent ="
-    script += " JSON.stringify(e.data); document.body.append(p); });"
-    (tmp_path / "outer.html").write_text(f"<!doctype html><body><script>{script}</script>{frames}")
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "outer.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    reports = [json.loads(unescape(text)) for text in re.findall(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)]
-    assert sorted(report["width"] for report in reports) == [360, 1600], done.stderr[-2000:]
+    reports = in_frames(out, html, PROBE, (360, 1600))
+    assert sorted(report["width"] for report in reports) == [360, 1600]
     for report in reports:
         assert report["problems"] == []
         assert report["overflow"] == 0 and report["overflowWithViewer"] == 0

@@ -13,17 +13,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, in_frames
 from PIL import Image
 from rich.console import Console
 from some_results import ENCODERS, HOSTILE, SEEDS, TASKS, a_result, boards_of, some_results
-from test_inspect import CATCH, CHROMIUM, FLAGS, SETTINGS, Page, video
+from test_inspect import SETTINGS, Page, video
 
 from vivi.errors import UserError
 from vivi.report.board_html import BoardView, board_body
@@ -451,18 +451,8 @@ addEventListener("load", () => {
 def test_in_a_browser(page: Path, tmp_path: Path) -> None:
     """On a phone and a large screen nothing sticks out, and the switch shows and hides the paper's rows."""
     shutil.copytree(page.parent, tmp_path / "page")
-    html = page.read_text().replace("<head>", f"<head>{CATCH}", 1).replace("</body>", f"{PROBE}</body>", 1)
-    (tmp_path / "page/probe.html").write_text(html)
-    frames = "".join(
-        f'<iframe src="page/probe.html" style="width:{w}px;height:800px;border:0"></iframe>' for w in (390, 1600)
-    )
-    script = "addEventListener('message', (e) => { const p = document.createElement('pre'); p.textContent ="
-    script += " JSON.stringify(e.data); document.body.append(p); });"
-    (tmp_path / "outer.html").write_text(f"<!doctype html><body><script>{script}</script>{frames}")
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "outer.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    reports = [json.loads(unescape(text)) for text in re.findall(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)]
-    assert sorted(report["width"] for report in reports) == [390, 1600], done.stderr[-2000:]
+    reports = in_frames(tmp_path / "page", page.read_text(), PROBE, (390, 1600))
+    assert sorted(report["width"] for report in reports) == [390, 1600]
     for report in reports:
         assert report["problems"] == [] and report["broken"] == 0
         assert report["overflow"] == 0 and report["overflowAfter"] == 0

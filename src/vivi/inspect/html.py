@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vivi.inspect.charts import Histogram, count_histogram, duration_histogram, histogram_svg
 from vivi.inspect.content import MAX_NAMES, Overview, ShownFrame, ShownShot, Strip
 from vivi.inspect.style import SCRIPT, STYLE
-from vivi.pages import generator
+from vivi.pages import Section, document
 
 # The table of the paper's appendix: mean and standard deviation over its YouTube-8M subset.
 PAPER = {"shots per video": (25.5, 30.3), "shot duration (s)": (9.0, 25.3), "video duration (s)": (230.7, 61.7)}
@@ -36,45 +36,18 @@ SETTING_LABELS = {
 def render(numbers: Overview, strips: Sequence[Strip]) -> str:
     """The whole page."""
     name = escape(numbers.path.resolve().name or str(numbers.path))
-    sections = [
+    parts = [
         ("statistics", "Statistics", _statistics(numbers)),
         ("strips", "Film strips", _strips(numbers, strips)),
         ("problems", "Skipped and damaged", _problems(numbers)),
         ("settings", "Settings", _settings(numbers)),
     ]
-    links = "".join(f'<a href="#{key}">{title}</a>' for key, title, _ in sections)
-    body = "".join(
-        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}</h2>{content}</section>'
-        for key, title, content in sections
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-{generator("vivi inspect")}
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{name} · VIVI corpus</title>
-<link rel="icon" href="data:,">
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
-<p class="eyebrow">VIVI corpus</p>
-<h1><bdi>{name}</bdi></h1>
+    header = f"""<h1><bdi>{name}</bdi></h1>
 <p class="path"><bdi>{escape(str(numbers.path.resolve()))}</bdi></p>
-{_totals(numbers)}
-<nav aria-label="Sections">{links}</nav>
-</header>
-<main>
-{body}
-</main>
-<footer>Made by <code>vivi inspect</code>. Nothing on this page is loaded from the network.</footer>
-{VIEWER}
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
+{_totals(numbers)}"""
+    sections = [Section(key, title, title, content) for key, title, content in parts]
+    after = f"{VIEWER}\n<script>{SCRIPT}</script>"
+    return document("vivi inspect", "VIVI corpus", name, STYLE, header, sections, after)
 
 
 VIEWER = """<dialog id="viewer" aria-label="Frame">

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from vivi.inspect.content import Strip
 from vivi.inspect.html import VIEWER, film_strip_html
 from vivi.inspect.style import SCRIPT as STRIPS_SCRIPT
-from vivi.pages import generator
+from vivi.pages import Section, document
 from vivi.report.board_html import BoardView, badges, board_body, listed
 from vivi.report.boards import Board, comparable, difference, leader, mean, one_digit, shared_tasks
 from vivi.report.neighbours import NeighbourSheet
@@ -57,57 +57,25 @@ class Content:
 
 def render(content: Content) -> str:
     """The whole page."""
-    sections = [*_boards(content), *_others(content)]
-    links = "".join(f'<a href="#{key}">{label}</a>' for key, label, _, _ in sections)
-    body = "".join(
-        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{heading}</h2>{html}</section>'
-        for key, _, heading, html in sections
-    )
     name = escape(content.results.resolve().name or str(content.results))
-    viewer = f"{VIEWER}<script>{STRIPS_SCRIPT}</script>" if content.strips else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-{generator("vivi report")}
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{name} · VIVI report</title>
-<link rel="icon" href="data:,">
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
-<p class="eyebrow">VIVI report</p>
-<h1>{"How well do they transfer?" if content.ours else "The paper’s results"}</h1>
+    header = f"""<h1>{"How well do they transfer?" if content.ours else "The paper’s results"}</h1>
 <p class="path"><bdi>{escape(str(content.results.resolve()))}</bdi></p>
 <p class="lead">{_lead(content)}</p>
 {_problems(content.problems)}
-{_tiles(content)}
-<nav aria-label="Sections">{links}</nav>
-</header>
-<main>
-{body}
-</main>
-<footer>Made by <code>vivi report</code>. Nothing on this page is loaded from the network.</footer>
-{viewer}
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
-
-
-Section = tuple[str, str, str, str]
-"""Its anchor, its name in the navigation, its heading, its content."""
+{_tiles(content)}"""
+    viewer = f"{VIEWER}<script>{STRIPS_SCRIPT}</script>" if content.strips else ""
+    after = f"{viewer}\n<script>{SCRIPT}</script>"
+    sections = [*_boards(content), *_others(content)]
+    return document("vivi report", "VIVI report", name, STYLE, header, sections, after)
 
 
 def _section(key: str, title: str, html: str) -> Section:
-    return key, title, title, html
+    return Section(key, title, title, html)
 
 
 def _boards(content: Content) -> list[Section]:
     sections = [
-        (view.board.slug, view.board.label, view.board.title + badges(view.board), board_body(view))
+        Section(view.board.slug, view.board.label, view.board.title + badges(view.board), board_body(view))
         for view in content.ours or content.paper_only
     ]
     if content.ours and content.paper_only:
