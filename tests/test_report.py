@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 import csv
 import io
 import json
@@ -12,10 +11,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -23,7 +20,7 @@ from browser import CHROMIUM, in_frames
 from PIL import Image
 from rich.console import Console
 from some_results import ENCODERS, HOSTILE, SEEDS, TASKS, a_result, boards_of, some_results
-from test_inspect import SETTINGS, Page, video
+from test_inspect import Page
 
 from vivi.errors import UserError
 from vivi.report.board_html import BoardView, board_body
@@ -34,7 +31,6 @@ from vivi.report.paper import paper_rows
 from vivi.report.tables import latex_escaped, markdown_escaped, signed
 from vivi.transfer.results import Result, write_result
 from vivi.transfer.tasks import VTAB
-from vivi.video.corpus import ShotWriter, shard_path, write_settings, write_videos
 
 
 def written(folder: Path, results: Sequence[Result]) -> Path:
@@ -351,67 +347,6 @@ def test_nothing_to_show_and_nowhere_to_write(results: Path, tmp_path: Path) -> 
     with pytest.raises(UserError, match="is a file"):
         report(results, tmp_path / "index.html")
     assert (tmp_path / "index.html").read_text() == "<p>my own page</p>"
-
-
-def coloured_corpus(folder: Path, videos: int = 6, shots: int = 3) -> Path:
-    """Every video has a colour of its own in all its shots."""
-    (folder / "shards").mkdir(parents=True)
-    rows = []
-    with ShotWriter(shard_path(folder, 0)) as writer:
-        for number in range(videos):
-            row, _ = video(f"<{number}>.mp4", [2] * shots, split="test")
-            rows.append(replace(row, shard=0, first_row=number * shots))
-            for shot in range(shots):
-                red, green, blue = (
-                    round(255 * part) for part in colorsys.hsv_to_rgb(number / videos, 1, 1 - shot / 20)
-                )
-                content = io.BytesIO()
-                Image.new("RGB", (96, 64), (red, green, blue)).save(content, "JPEG")
-                writer.add(row.video, shot, [2.0 * shot, 2.0 * shot + 1], [content.getvalue()] * 2)
-        writer.commit()
-    write_videos(folder, rows)
-    write_settings(folder, dict(SETTINGS))
-    return folder
-
-
-def test_training_strips_and_neighbours(tmp_path: Path) -> None:
-    from vivi.model.encoder import Architecture, Encoder, write_encoder
-
-    corpus, run = coloured_corpus(tmp_path / "corpus"), tmp_path / "run <1> 50%"
-    run.mkdir()
-    Image.new("RGB", (30, 20)).save(run / "curves.png")
-    architecture = Architecture("test_resnet", {}, 32)
-    write_encoder(run, Encoder(architecture, architecture.create(), 0.1), "none", 0)
-    results = written(tmp_path / "results", [a_result("a", "mine", [0.5], "knn")])
-    index, _ = report(results, tmp_path / "page", paper=False, runs=(run,), encoders=(run,), corpus=corpus)
-    page = Page(index)
-    for title in ("Training", "Film strips", "Nearest neighbours", "run <1> 50%"):
-        assert title in page.text
-    assert len(page.strips) == 4
-    for file in page.files():
-        assert (index.parent / unquote(file)).is_file(), file
-
-
-def test_neighbours_are_the_nearest(tmp_path: Path) -> None:
-    """To an encoder that sees the colour alone, the other shots of a video are nearest: every hit is framed."""
-    from torch import nn
-
-    from vivi.report.neighbours import draw_neighbours
-
-    seeing = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    about = (32, (0.5,) * 3, (0.5,) * 3, coloured_corpus(tmp_path / "corpus"))
-    sheet = draw_neighbours(seeing, *about, tmp_path / "sheet.png", "colours", queries=4, nearest=2)
-    assert "4 of 18 frames from 6 held-out videos" in sheet.caption and "8 of 8 are" in sheet.caption
-    # By chance: 2 of the 17 frames of other shots are of the same video.
-    assert f"by chance it would be {8 * 2 / 17:.1f}" in sheet.caption
-    with Image.open(sheet.picture) as image:
-        pixels = np.asarray(image.convert("RGB"))
-    assert pixels.shape[1] > 500 and (pixels == (11, 138, 90)).all(axis=2).sum() > 8 * 500
-    one = draw_neighbours(seeing, *about, tmp_path / "five.png", "colours", queries=1, nearest=5)
-    assert "2 of 5 are" in one.caption  # its video has no more
-    few = coloured_corpus(tmp_path / "few", videos=3, shots=1)
-    with pytest.raises(UserError, match="too few videos"):
-        draw_neighbours(seeing, 32, (0.5,) * 3, (0.5,) * 3, few, tmp_path / "no.png", "none")
 
 
 def test_importing_the_report_needs_no_torch() -> None:

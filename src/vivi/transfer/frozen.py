@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from rich.console import Console
 from torch import Tensor
 
@@ -31,11 +33,21 @@ def by_neighbours(task: Task, embedded: Embed, how: Neighbours) -> tuple[float, 
 
 def by_regression(task: Task, embedded: Embed) -> tuple[float, dict[str, Any]]:
     """Test accuracy of ridge regression, its strength chosen on the validation images, then fitted on all 1000."""
-    trials = linear_probe(embedded(task.sweep), task.sweep.labels, [embedded(task.validation)], task.classes)
+    sweep, validation = embedded(task.sweep), embedded(task.validation)
+    trials = linear_probe(sweep, task.sweep.labels, [validation], task.classes)
     scores = [accuracy(logits[0], task.validation.labels) for logits in trials]
     strength = STRENGTHS[max(range(len(scores)), key=scores.__getitem__)]
-    final = linear_probe(embedded(task.final), task.final.labels, [embedded(task.test)], task.classes, [strength])
+    whole = torch.cat([sweep, validation]) if _is_both(task) else embedded(task.final)
+    final = linear_probe(whole, task.final.labels, [embedded(task.test)], task.classes, [strength])
     return accuracy(final[0][0], task.test.labels), {"strength": strength, "validation": max(scores)}
+
+
+def _is_both(task: Task) -> bool:
+    """Whether the final images are those of sweep and validation, as in most lists: their features are known."""
+    both = [*task.sweep.images, *task.validation.images]
+    return len(both) == len(task.final) and all(
+        isinstance(one, Path) and one == other for one, other in zip(task.final.images, both, strict=True)
+    )
 
 
 def evaluate_frozen(
