@@ -16,11 +16,13 @@ from PIL import Image
 from test_index import make_corpus
 from torch import Tensor
 
+from vivi.batches.augment import Canvas, augment
+from vivi.batches.frames import FrameStream, decode
 from vivi.batches.index import Index, open_index
-from vivi.batches.loader import LoadedBatch, Loader, decode, pack
+from vivi.batches.loader import LoadedBatch, Loader, pack
 from vivi.batches.sampler import eligible, plan
 from vivi.errors import UserError
-from vivi.recipes import Batch
+from vivi.recipes import Augment, Batch
 from vivi.video.corpus import Corpus, shard_path
 
 BATCH = Batch(videos=4, shots=2, frames=6, cores=2)
@@ -40,15 +42,16 @@ def load(
     steps: int = 4,
     prefetch: int = 2,
 ) -> list[LoadedBatch]:
-    with Loader(index, batch, 0, *cores, threads, start, steps, prefetch) as loader:
+    with Loader(FrameStream(index, batch, 0), *cores, threads, start, steps, prefetch) as loader:
         return list(loader)
 
 
 def assert_equal(a: list[LoadedBatch], b: list[LoadedBatch]) -> None:
     assert [one.step for one in a] == [one.step for one in b]
     for left, right in zip(a, b, strict=True):
-        assert torch.equal(left.noise, right.noise)
+        assert torch.equal(left.noise, right.noise) and torch.equal(left.items, right.items)
         for one, other in zip(left.cores, right.cores, strict=True):
+            assert isinstance(one, Canvas) and isinstance(other, Canvas)
             assert torch.equal(one.pixels, other.pixels)
             assert np.array_equal(one.sizes, other.sizes) and np.array_equal(one.draws, other.draws)
 
@@ -64,6 +67,7 @@ def jpeg(level: int, size: tuple[int, int] = (24, 16), mode: str = "RGB") -> byt
 def levels(batch: LoadedBatch, core: int = 0) -> list[int]:
     """The colour of each frame of a core, to the nearest ten."""
     canvas = batch.cores[core]
+    assert isinstance(canvas, Canvas)
     means = [pixels[:, :h, :w].float().mean() for pixels, (h, w) in zip(canvas.pixels, canvas.sizes, strict=True)]
     return [round(float(mean) / 10) * 10 for mean in means]
 
@@ -109,18 +113,26 @@ def test_the_cores_of_two_processes_make_the_batch_of_one(index: Index) -> None:
     whole = load(index)
     parts = load(index, cores=(0, 1)), load(index, cores=(1, 2))
     joined = [
-        LoadedBatch(one.step, one.cores + other.cores, torch.cat([one.noise, other.noise]))
+        LoadedBatch(
+            one.step,
+            one.cores + other.cores,
+            torch.cat([one.items, other.items]),
+            torch.cat([one.noise, other.noise]),
+        )
         for one, other in zip(*parts, strict=True)
     ]
     assert_equal(joined, whole)
 
 
-def test_one_frame_comes_as_often_as_asked(index: Index) -> None:
+def test_one_frame_is_read_once_and_augmented_as_often_as_asked(index: Index) -> None:
     batch = Batch(videos=4, shots=1, frames=3, cores=2, source="frame")
     for loaded in load(index, batch):
         for canvas in loaded.cores:
-            frames = canvas.pixels.unflatten(0, (2, 3))
-            assert torch.equal(frames[:, 0], frames[:, 1]) and torch.equal(frames[:, 0], frames[:, 2])
+            assert isinstance(canvas, Canvas)
+            assert (len(canvas.pixels), canvas.copies, len(canvas.draws)) == (2, 3, 6)
+            views = augment([canvas], Augment(size=16)).unflatten(0, (2, 3))
+            assert not torch.equal(views[:, 0], views[:, 1])
+            assert torch.equal(views[:, 0].flatten(1).any(1), torch.tensor([True, True]))
 
 
 def test_frames_of_any_size_are_packed() -> None:
@@ -148,12 +160,13 @@ def corpus_of(folder: Path, shots: list[list[bytes]]) -> Index:
 def test_a_damaged_frame_is_replaced_by_the_nearest_and_named_once(tmp_path: Path, broken: bytes) -> None:
     shots = [[jpeg(10), broken, jpeg(30), broken, broken, jpeg(60)], [jpeg(200)] * 6]
     index = corpus_of(tmp_path, shots)
-    with Loader(index, Batch(videos=1, shots=2, frames=6, cores=1), 0, 0, 1, 2, 0, 3) as loader:
+    with Loader(FrameStream(index, Batch(videos=1, shots=2, frames=6, cores=1), 0), 0, 1, 2, 0, 3) as loader:
         for batch in loader:
             assert levels(batch) == [10, 10, 30, 30, 60, 60] + [200] * 6
             assert sorted(loader.damaged.values()) == [batch.step + 1] * 3
     messages = list(loader.damaged)
-    assert [line.split(":")[0] for line in messages] == [f"video clip shot 0 frame {frame}" for frame in (1, 3, 4)]
+    what = "damaged, its neighbour takes its place: video clip shot 0 frame"
+    assert [": ".join(line.split(": ")[:2]) for line in messages] == [f"{what} {frame}" for frame in (1, 3, 4)]
     assert all(line.split(": ", 1)[1] and "\n" not in line for line in messages)
 
 
@@ -181,7 +194,7 @@ def test_a_shard_that_goes_stops_the_run_at_its_step(tmp_path: Path) -> None:
     index = corpus_of(tmp_path, [[jpeg(10)]])
     steps = []
     with (
-        Loader(index, Batch(videos=1, shots=1, frames=1, cores=1), 0, 0, 1, 2, 0, 20) as loader,
+        Loader(FrameStream(index, Batch(videos=1, shots=1, frames=1, cores=1), 0), 0, 1, 2, 0, 20) as loader,
         pytest.raises(UserError, match=r"00000.arrow is missing"),
     ):
         for batch in loader:
@@ -193,7 +206,7 @@ def test_a_shard_that_goes_stops_the_run_at_its_step(tmp_path: Path) -> None:
 def test_closing_stops_the_threads_quickly(index: Index) -> None:
     before = threading.active_count()
     batch = Batch(videos=8, shots=2, frames=8, cores=2)
-    with Loader(index, batch, 0, 0, 2, 3, 0, 10_000, prefetch=300) as loader:
+    with Loader(FrameStream(index, batch, 0), 0, 2, 3, 0, 10_000, prefetch=300) as loader:
         next(iter(loader))
         assert threading.active_count() > before
         start = time.process_time()  # of its threads: a machine that is busy otherwise does not count
@@ -208,7 +221,7 @@ def test_ctrl_c_interrupts_the_consumer_and_ends_the_threads(index: Index) -> No
     try:
         with (
             pytest.raises(KeyboardInterrupt),
-            Loader(index, BATCH, 0, 0, 2, 2, 0, 10**6, prefetch=20) as loader,
+            Loader(FrameStream(index, BATCH, 0), 0, 2, 2, 0, 10**6, prefetch=20) as loader,
         ):
             for batch in loader:
                 if batch.step == 0:
@@ -221,7 +234,7 @@ def test_ctrl_c_interrupts_the_consumer_and_ends_the_threads(index: Index) -> No
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_canvases_are_pinned_if_asked(index: Index) -> None:
-    with Loader(index, BATCH, 0, 0, 2, 2, 0, 1, pin=True) as loader:
+    with Loader(FrameStream(index, BATCH, 0), 0, 2, 2, 0, 1, pin=True) as loader:
         (batch,) = loader
     assert all(canvas.pixels.is_pinned() for canvas in batch.cores)
     assert_equal([batch], load(index, steps=1))

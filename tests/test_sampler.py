@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vivi.batches.augment import DRAWS
+from vivi.batches.draws import DRAWS
 from vivi.batches.index import Index, open_index
 from vivi.batches.sampler import Eligible, Plan, eligible, plan
 from vivi.errors import UserError

@@ -23,10 +23,11 @@ from vivi.recipe_files import find_recipe, print_recipe, print_recipes, recipe_j
 from vivi.recipes import RECIPES, Recipe
 from vivi.report.options import ReportOptions
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
+from vivi.training.data import Sources
 from vivi.training.machine import Machine as TrainMachine
 from vivi.transfer.results import Protocol
+from vivi.transfer.settings import Classified, Neighbours, Subject, Sweep
 from vivi.transfer.settings import Machine as EvaluateMachine
-from vivi.transfer.settings import Neighbours, Subject, Sweep
 from vivi.video.piece import PrepareSettings
 from vivi.video.prepare import Machine, prepare
 from vivi.video.statistics import print_summary
@@ -131,14 +132,14 @@ class _Patient(Console):
 
 @dataclass(frozen=True)
 class Train:
-    """Train an encoder on a corpus, or go on with a run. Every field of the recipe can be overridden."""
+    """Train an encoder on videos, images, or both, or go on with a run. Every field of the recipe can be
+    overridden."""
 
     named: Annotated[Positional[str], arg(metavar="RECIPE")]
     """A recipe (vivi recipes lists them), or the path of a recipe.json."""
-    corpus: Path
-    """A corpus made by vivi prepare."""
     out: Path
     """The run: a new folder, or one to go on with."""
+    sources: OmitArgPrefixes[Sources] = field(default_factory=Sources)
     sweep: str = ""
     """Train once for each value of a field, for example loss.video_weight=0.04,0.02,0.01; runs land in
     OUT/field=value."""
@@ -150,12 +151,12 @@ class Train:
         from vivi.training.train import check_runs, train
 
         if self.named != self.defaults_of:  # the flags had the defaults of another one
-            raise UserError(f"say which recipe right after train: vivi train {self.named} --corpus ...")
+            raise UserError(f"say which recipe right after train: vivi train {self.named} --out ...")
         runs = sweep(self.recipe, self.out, self.sweep)
         if self.sweep:  # all of them, before the first one trains for days
-            check_runs([recipe for _, recipe in runs], self.corpus)
+            check_runs([recipe for _, recipe in runs], self.sources)
         for folder, recipe in runs:
-            train(recipe, self.corpus, folder, self.machine, _Patient.like(console), find_recipe(self.named))
+            train(recipe, self.sources, folder, self.machine, _Patient.like(console), find_recipe(self.named))
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,22 @@ class Linear:
         _say_report(self.subject, console)
 
 
-def _say_report(subject: Subject, console: Console) -> None:
+@dataclass(frozen=True)
+class Classifier:
+    """Test the classifier of a run that was trained with labels, or of a timm model: top-1 and top-5."""
+
+    subject: OmitArgPrefixes[Classified]
+    device: str = "auto"
+    """cpu, cuda, ...; auto: a GPU if there is one."""
+
+    def run(self, console: Console) -> None:
+        from vivi.transfer.classify import evaluate_classifier
+
+        evaluate_classifier(self.subject, _Patient.like(console), self.device)
+        _say_report(self.subject, console)
+
+
+def _say_report(subject: Subject | Classified, console: Console) -> None:
     console.print(f"see them: vivi report {shlex.quote(str(subject.out))} --out page/", soft_wrap=True)
 
 
@@ -287,7 +303,7 @@ class Demo:
 def commands(arguments: Sequence[str]) -> Any:
     """The commands; the flags of train are the fields of the recipe it names, with that recipe's values."""
     named = _recipe_named(arguments)
-    train = Train(tyro.MISSING, tyro.MISSING, tyro.MISSING, defaults_of=named, recipe=find_recipe(named))
+    train = Train(tyro.MISSING, tyro.MISSING, defaults_of=named, recipe=find_recipe(named))
     return (
         Annotated[Prepare, subcommand("prepare")]
         | Annotated[Inspect, subcommand("inspect")]
@@ -307,8 +323,12 @@ EVALUATE = "Measure what an encoder is worth, by transfer to labelled tasks."
 def _evaluate(arguments: Sequence[str]) -> Any:
     """What can be evaluated; with --check nothing is, so no encoder is asked for."""
     vtab = Check if any(word.split("=")[0] == "--check" for word in arguments) else Vtab
-    knn, linear = Annotated[Knn, subcommand("knn")], Annotated[Linear, subcommand("linear")]
-    return Annotated[vtab, subcommand("vtab")] | knn | linear
+    return (
+        Annotated[vtab, subcommand("vtab")]
+        | Annotated[Knn, subcommand("knn")]
+        | Annotated[Linear, subcommand("linear")]
+        | Annotated[Classifier, subcommand("classifier")]
+    )
 
 
 def _recipe_named(arguments: Sequence[str]) -> str:

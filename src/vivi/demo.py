@@ -14,6 +14,7 @@ from vivi.recipes import RECIPES, Recipe
 from vivi.report.options import ReportOptions
 from vivi.report.page import write_report
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
+from vivi.training.data import Sources
 from vivi.training.machine import Machine
 from vivi.training.metrics import read_metrics
 from vivi.training.train import train
@@ -43,7 +44,7 @@ def demo(out: Path, world: SynthesizeSettings, steps: int, console: Console) -> 
     for number, (name, recipe) in enumerate(TRAINED.items(), start=3):
         console.rule(f"{number}  train: learn from {'frames, shots and videos' if name == 'vivi' else name}")
         machine = Machine(monitor_every=max(1, steps // 6))
-        train(_shortened(RECIPES[recipe], steps), out / "corpus", out / name, machine, console)
+        train(_shortened(RECIPES[recipe], steps), Sources(out / "corpus"), out / name, machine, console)
     _show_retrieval(out / "vivi", console)
     console.rule("6  evaluate: solve the tasks with each encoder")
     encoders = {"untrained": "untrained:vivi-ex4-tiny", **{name: str(out / name) for name in TRAINED}}

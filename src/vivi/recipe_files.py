@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vivi.errors import UserError
-from vivi.recipes import PAPER, RECIPES, VIDEO_WEIGHT_SWEEPS, Recipe
+from vivi.recipes import PAPER, RECIPES, SWEEPS, Recipe
 
 
 def find_recipe(name: str) -> Recipe:
@@ -107,20 +107,38 @@ def sweep(recipe: Recipe, out: Path, values: str) -> list[tuple[Path, Recipe]]:
 
 def print_recipes(console: Console) -> None:
     """The paper's recipes, a line each; what the smaller ones change."""
-    table = Table("recipe", "encoder", "videos × shots × frames", "losses", "λ", box=None)
+    table = Table("recipe", "encoder", "a step", "losses", "λ", "γ", box=None)
     for recipe in PAPER:
-        encoder, batch, loss = recipe.encoder, recipe.batch, recipe.loss
+        encoder, loss = recipe.encoder, recipe.loss
+        losses = (loss.frame, loss.video, "labels" if recipe.images.count else "none")
         table.add_row(
             Text(recipe.name, no_wrap=True),
             encoder.name + (f" ×{encoder.width:g}" if encoder.width != 1 else ""),
-            f"{batch.videos} × {batch.shots} × {batch.frames}" + (" of one" if batch.source == "frame" else ""),
-            loss.frame + (f" + {loss.video}" if loss.video != "none" else ""),
+            batch_in_words(recipe),
+            " + ".join(name for name in losses if name != "none"),
             f"{loss.video_weight:g}" if loss.video != "none" else "",
+            f"{loss.supervised_weight:g}" if recipe.images.count else "",
         )
     console.print(table)
     console.print("NAME-small: 112 px, an eighth of the batch, for one GPU and a corpus of hours")
     console.print("NAME-tiny: 48 px, a thin ResNet-18, for two CPU cores and a few minutes")
     console.print("vivi recipes NAME prints every field; vivi train NAME --field value overrides it")
+
+
+def batch_in_words(recipe: Recipe) -> str:
+    """What a step sees."""
+    batch, images = recipe.batch, recipe.images
+    parts = []
+    if batch.videos and batch.source == "shot":
+        parts.append(f"{batch.videos} videos × {batch.shots} shots × {batch.frames} frames")
+    elif batch.videos:
+        times = f" × {batch.frames}" if batch.frames > 1 else ""
+        parts.append(f"{batch.videos} {'images' if batch.source == 'image' else 'frames'}{times}")
+    if images.count:
+        times = f" × {images.copies}" if images.copies > 1 else ""
+        share = f" ({100 * images.fraction:g} %)" if images.fraction < 1 else ""
+        parts.append(f"{images.count} labelled images{times}{share}")
+    return " + ".join(parts)
 
 
 def print_recipe(recipe: Recipe, console: Console) -> None:
@@ -129,9 +147,9 @@ def print_recipe(recipe: Recipe, console: Console) -> None:
     for name, value in flat(recipe).items():
         table.add_row(name, " ".join(map(str, value)) if isinstance(value, tuple) else str(value))
     console.print(table)
-    values = VIDEO_WEIGHT_SWEEPS.get(recipe.name)
-    if values:
-        console.print(f"the paper's sweep: --sweep loss.video_weight={','.join(map(str, values))}")
+    if recipe.name in SWEEPS:
+        name, values = SWEEPS[recipe.name]
+        console.print(f"the paper's sweep: --sweep {name}={','.join(map(str, values))}")
 
 
 def _build(kind: Any, content: Any, where: str, prefix: str) -> Any:

@@ -22,6 +22,7 @@ import vivi
 from vivi.model.encoder import write_encoder
 from vivi.model.vivi import build_model
 from vivi.recipe_files import find_recipe
+from vivi.training.data import Sources
 from vivi.training.machine import Machine
 from vivi.training.metrics import read_metrics
 from vivi.training.train import train
@@ -66,7 +67,7 @@ class Compare:
         if method == "untrained":
             # The line of step 0 is about the untrained encoder.
             recipe = replace(recipe, steps=1, optimiser=replace(recipe.optimiser, lr=0.0))
-        train(recipe, self.corpus, run, self.machine, console)
+        train(recipe, Sources(self.corpus), run, self.machine, console)
         if method == "untrained":
             write_encoder(run, build_model(recipe).encoder, recipe.name, 0)
         lines = [line for line in read_metrics(run) if "retrieval" in line]

@@ -1,4 +1,4 @@
-"""Inception crop, flip and colour, for frames of different sizes in one go, on the device.
+"""Crop, flip and colour, or AutoAugment, for frames of different sizes in one go, on the device.
 
 Everything random comes from the draws that arrive with the frames, and the boxes are computed on the CPU in float64:
 a frame is augmented the same way on every machine, to the rounding of its arithmetic.
@@ -9,6 +9,7 @@ one output pixel: an antialiased triangle filter over the box, exactly zero outs
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vivi.batches.autoaugment import autoaugment
+from vivi.batches.colour import distort
+from vivi.batches.draws import ASPECT, AUTOAUGMENT, FLIP, HEIGHT, X, Y
+from vivi.batches.patches import PATCH_DRAWS, cut_patches, layout
 from vivi.recipes import Augment
-
-# What each of a frame's uniform numbers decides.
-ASPECT, HEIGHT, Y, X, FLIP, BRIGHTNESS, SATURATION, ORDER, HUE, CONTRAST = range(10)
-DRAWS = 10
 
 # Frames that go through the arithmetic together: on a CPU so few that they stay in its cache, elsewhere so many that
 # the device is busy and the weights do not fill it.
@@ -34,21 +35,38 @@ class Canvas:
 
     pixels: Tensor  # uint8 (n, 3, H, W), of the largest height and the largest width
     sizes: NDArray[np.int32]  # (n, 2): height and width of each frame
-    draws: NDArray[np.float32]  # (n, DRAWS), in [0, 1)
+    draws: NDArray[np.float32]  # (n × copies, DRAWS), in [0, 1)
+    copies: int = 1  # how often each frame is augmented; its copies follow one another
 
 
 def augment(
-    canvas: Canvas, settings: Augment, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    canvases: Sequence[Canvas],
+    settings: Augment,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The frames as the encoder sees them in training: (n, 3, size, size) in [-1, 1]."""
-    boxes = random_boxes(canvas.sizes, canvas.draws, settings.crop_area, settings.crop_aspect)
-    flips = canvas.draws[:, FLIP] < 0.5 if settings.flip else np.zeros(len(boxes), bool)
-    draws = torch.from_numpy(canvas.draws).to(device)
+    """The frames as the encoder sees them in training: (n × copies of each canvas, 3, size, size) in [-1, 1]."""
+    crops = (crop for canvas in canvases for crop in random_crops(canvas, settings, device))
+    if settings.policy == "none":
+        coloured = (distort(crop.div_(255), draws, settings) for crop, draws in crops)
+        return torch.cat([images.mul_(2).sub_(1).to(dtype) for images in coloured])
+    # Every operation is launched once for all of them.
+    whole = torch.cat([crop.round_().to(torch.uint8) for crop, _ in crops])
+    draws = np.concatenate([canvas.draws[:, AUTOAUGMENT] for canvas in canvases])
+    return autoaugment(whole, draws, settings.policy).div(127.5).sub_(1).to(dtype)
+
+
+def augment_patches(
+    canvases: Sequence[Canvas], size: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Nine patches of each frame, for jigsaw and relative location: (n × copies, 9, 3, size, size), standardised."""
     parts = []
-    for some in _portions(canvas, device):
-        images = resize(canvas.pixels[some].to(device, non_blocking=True), boxes[some], flips[some], settings.size)
-        distorted = distort(images.div_(255), draws[some], settings)
-        parts.append(distorted.mul_(2).sub_(1).to(dtype))
+    for canvas in canvases:
+        sizes = canvas.sizes.repeat(canvas.copies, axis=0)
+        boxes = np.concatenate([np.zeros_like(sizes), sizes], axis=1).astype(np.int64)  # all of the frame
+        flips = np.zeros(len(boxes), bool)
+        for some, whole in _resized(canvas, boxes, flips, layout(size).whole, device):
+            parts.append(cut_patches(whole, canvas.draws[some, :PATCH_DRAWS], size).to(dtype))
     return torch.cat(parts)
 
 
@@ -57,18 +75,33 @@ def unaugmented(
 ) -> Tensor:
     """The middle square of each frame, (n, 3, size, size) in [-1, 1]."""
     boxes = centre_boxes(canvas.sizes)
-    flips = np.zeros(len(boxes), bool)
-    parts = []
-    for some in _portions(canvas, device):
-        images = resize(canvas.pixels[some].to(device, non_blocking=True), boxes[some], flips[some], size)
-        parts.append(images.div_(127.5).sub_(1).to(dtype))
-    return torch.cat(parts)
+    squares = _resized(canvas, boxes, np.zeros(len(boxes), bool), size, device)
+    return torch.cat([some.div_(127.5).sub_(1).to(dtype) for _, some in squares])
 
 
-def _portions(canvas: Canvas, device: torch.device | str) -> list[slice]:
-    count = len(canvas.pixels)
-    step = _AT_ONCE_ON_CPU if torch.device(device).type == "cpu" else _AT_ONCE
-    return [slice(start, start + step) for start in range(0, max(count, 1), step)]
+def random_crops(canvas: Canvas, settings: Augment, device: torch.device | str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Crops, some at a time, (some, 3, size, size) from 0 to 255, with their draws (some, DRAWS), on the device."""
+    sizes = canvas.sizes.repeat(canvas.copies, axis=0)
+    boxes = random_boxes(sizes, canvas.draws, settings.crop_area, settings.crop_aspect)
+    flips = canvas.draws[:, FLIP] < 0.5 if settings.flip else np.zeros(len(boxes), bool)
+    draws = torch.from_numpy(canvas.draws).to(device)
+    for some, crop in _resized(canvas, boxes, flips, settings.size, device):
+        yield crop, draws[some]
+
+
+def _resized(
+    canvas: Canvas, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int, device: torch.device | str
+) -> Iterator[tuple[slice, Tensor]]:
+    """The box of every copy, resized; as many at a time as the device likes."""
+    copies = canvas.copies
+    at_once = _AT_ONCE_ON_CPU if torch.device(device).type == "cpu" else _AT_ONCE
+    step = max(1, at_once // copies)  # frames
+    for start in range(0, max(len(canvas.pixels), 1), step):
+        pixels = canvas.pixels[start : start + step].to(device, non_blocking=True)
+        if copies > 1:
+            pixels = pixels.repeat_interleave(copies, dim=0)
+        some = slice(start * copies, start * copies + len(pixels))
+        yield some, resize(pixels, boxes[some], flips[some], size)
 
 
 def random_boxes(
@@ -144,62 +177,3 @@ def _weights(start: Tensor, length: Tensor, reverse: Tensor, pixels: int, size: 
     distance = (positions / reach)[:, None, :] - (centres / reach)[:, :, None]
     weights = distance.abs_().neg_().add_(1).relu_()
     return weights.div_(weights.sum(dim=2, keepdim=True))
-
-
-def distort(images: Tensor, draws: Tensor, settings: Augment) -> Tensor:
-    """Changes the colours of (n, 3, size, size) images in [0, 1], in place, as slim's Inception preprocessing does.
-
-    Brightness and saturation come in either order, each image's drawn by lot (slim's fast mode); then hue, then
-    contrast, where they are asked for (slim's slow mode has four orders of all). Clipped to [0, 1] at the end only.
-    """
-    per_image = draws[:, :, None, None, None]  # (n, DRAWS, 1, 1, 1): a draw is (n, 1, 1, 1)
-
-    def between(least: float, most: float, draw: int) -> Tensor:
-        return least + (most - least) * per_image[:, draw]
-
-    shift = between(-settings.brightness, settings.brightness, BRIGHTNESS)
-    shift_first = per_image[:, ORDER] < 0.5
-    if settings.brightness > 0:
-        images = images.add_(torch.where(shift_first, shift, 0))
-    if settings.saturation > 0:
-        images = saturate(images, between(1 - settings.saturation, 1 + settings.saturation, SATURATION))
-    if settings.brightness > 0:
-        images = images.add_(torch.where(shift_first, 0, shift))
-    if settings.hue > 0:
-        images = turn_hue(images, between(-settings.hue, settings.hue, HUE))
-    if settings.contrast > 0:
-        mean = images.mean(dim=(2, 3), keepdim=True)  # (n, 3, 1, 1)
-        factor = between(1 - settings.contrast, 1 + settings.contrast, CONTRAST)
-        images = mean + (images - mean) * factor
-    return images.clamp_(0, 1)
-
-
-def saturate(images: Tensor, factor: Tensor) -> Tensor:
-    """Multiplies the saturation (of HSV, at most 1) of (n, 3, h, w) images by a factor (n, 1, 1, 1).
-
-    With V the largest channel, S = (V - least channel) / V, and a channel is V less its share of S V. So scaling S
-    scales V - channel, by no more than 1 / S.
-    """
-    value = images.amax(dim=1, keepdim=True)  # (n, 1, h, w)
-    spread = value - images.amin(dim=1, keepdim=True)
-    # Brightness may have made colours negative; without light (V ≤ 0) there is no saturation.
-    limit = value.relu().div_(spread.clamp_(min=1e-12))
-    return value - (value - images).mul_(torch.minimum(limit, factor))
-
-
-def turn_hue(images: Tensor, turn: Tensor) -> Tensor:
-    """Adds `turn` (n, 1, 1, 1), in turns of the colour circle, to the hue of (n, 3, h, w) images."""
-    red, green, blue = images.split(1, dim=1)  # (n, 1, h, w) each
-    value = images.amax(dim=1, keepdim=True)
-    spread = value - images.amin(dim=1, keepdim=True)
-    divisor = spread.clamp(min=1e-12)
-    hue = torch.where(
-        value == red,
-        (green - blue) / divisor,
-        torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
-    )
-    hue = hue + 6 * turn  # in sixths of a turn
-    # A channel falls from V to V - spread over one sixth, and rises again, at its own place on the circle.
-    places = torch.tensor([5.0, 3.0, 1.0], device=images.device).view(1, 3, 1, 1)
-    angle = (places + hue).remainder(6)  # (n, 3, h, w)
-    return value - spread * torch.minimum(angle, 4 - angle).clamp(0, 1)

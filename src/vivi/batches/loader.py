@@ -1,62 +1,81 @@
-"""Reads and decodes the frames of the steps ahead, in threads: decoding JPEG releases Python's lock.
+"""Reads and decodes the pictures of the steps ahead, in threads: decoding releases Python's lock.
 
-A thread decodes one video at a time; the one that finishes the last video of a core packs the core's canvas. What a
-step yields depends on its plan alone, not on threads or on how far ahead they are.
+A thread reads one video, or image, at a time; the one that finishes the last of a core packs the core's canvas. What
+a step yields depends on its plan alone, not on threads or on how far ahead they are.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_jpeg
 
 from vivi.batches.augment import Canvas
-from vivi.batches.index import Index, read_frames
-from vivi.batches.sampler import Plan, eligible, plan
-from vivi.errors import first_line
-from vivi.recipes import Batch
+from vivi.batches.sampler import Plan
 
-_GREY = torch.full((3, 32, 32), 128, dtype=torch.uint8)
+
+@dataclass(frozen=True)
+class Pictures:
+    """The frames of one video in a batch, or an image, and what was wrong with them."""
+
+    frames: list[Tensor]  # of uint8 (3, height, width), or (length,): a JPEG file that the device is to decode
+    damaged: list[str]
+
+
+class Stream(Protocol):
+    """What a loader loads: `plan` says what a step sees, `read` reads one video or image of it, from any thread, and
+    `decode` does on the device what `read` left to it, and says what was wrong."""
+
+    cores: int
+    copies: int  # how often each picture is augmented
+
+    def plan(self, step: int) -> Plan: ...
+
+    def read(self, plan: Plan, item: int) -> Pictures: ...
+
+    def decode(
+        self, cores: Sequence[Canvas | Encoded], items: Tensor, device: torch.device
+    ) -> tuple[list[Canvas], list[str]]: ...
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The pictures of a core, some of them JPEG files, to be decoded on the device."""
+
+    pictures: list[Tensor]
+    draws: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+    copies: int
 
 
 @dataclass(frozen=True)
 class LoadedBatch:
-    """One step's frames, for the cores of this process. A canvas holds them in the order of videos, shots, frames."""
+    """One step's pictures, for the cores of this process; in the order of videos, shots, frames."""
 
     step: int
-    cores: list[Canvas]
+    cores: list[Canvas | Encoded]
+    items: Tensor  # (cores, videos): which videos or images they are
     noise: Tensor  # (cores, videos, K + 1)
-
-
-@dataclass(frozen=True)
-class DecodedVideo:
-    """The frames of one video in a batch, and what was wrong with them."""
-
-    frames: list[Tensor]  # K × L of uint8 (3, height, width)
-    damaged: list[str]
 
 
 class Loader:
     """Yields the batches of steps `start` ... `steps` - 1, for the cores `first_core` ... `last_core` - 1.
 
-    `damaged` says of every frame that could not be decoded, in the batches yielded so far, what is wrong with it, and
-    counts how often it was replaced. With `pin`, canvases lie in page-locked memory. Use it as a context manager: the
-    threads end with it.
+    `damaged` says of every picture that could not be decoded, in the batches yielded so far, what is wrong with it,
+    and counts how often it was replaced. With `pin`, canvases lie in page-locked memory. Use it as a context manager:
+    the threads end with it.
     """
 
     def __init__(
         self,
-        index: Index,
-        batch: Batch,
-        seed: int,
+        stream: Stream,
         first_core: int,
         last_core: int,
         threads: int,
@@ -65,10 +84,7 @@ class Loader:
         prefetch: int = 2,
         pin: bool = False,
     ) -> None:
-        self.index = index
-        self.batch = batch
-        self.seed = seed
-        self.eligible = eligible(index, batch)
+        self.stream = stream
         self.damaged: Counter[str] = Counter()
         self._cores = (first_core, last_core)
         self._start, self._steps, self._prefetch = start, steps, prefetch
@@ -85,22 +101,29 @@ class Loader:
             self._ahead.popleft()
             for one in packed:
                 self.damaged.update(one.damaged)
+            items = torch.from_numpy(np.stack([core.plan.video for core in cores]))  # (cores, videos)
             noise = torch.from_numpy(np.stack([core.plan.noise for core in cores]))  # (cores, videos, K + 1)
-            yield LoadedBatch(step, [one.canvas for one in packed], noise)
+            yield LoadedBatch(step, [one.content for one in packed], items, noise)
+
+    def canvases(self, batch: LoadedBatch, some: slice, device: torch.device) -> list[Canvas]:
+        """The pictures of some cores of a batch, decoded."""
+        canvases, damaged = self.stream.decode(batch.cores[some], batch.items[some], device)
+        self.damaged.update(damaged)
+        return canvases
 
     def _begin(self, step: int) -> list[_Core]:
         """Plans a step and hands its videos to the threads."""
-        whole = plan(self.index, self.eligible, self.batch, self.seed, step)
-        numbers = range(*self._cores)
-        cores = [_Core(whole.cores(number, number + 1, self.batch.cores), self._pin) for number in numbers]
+        whole = self.stream.plan(step)
+        parts = (whole.cores(number, number + 1, self.stream.cores) for number in range(*self._cores))
+        cores = [_Core(part, self.stream.copies, self._pin) for part in parts]
         for core in cores:
-            for video in range(len(core.plan.video)):
-                self._threads.submit(self._load, core, video)
+            for item in range(len(core.plan.video)):
+                self._threads.submit(self._load, core, item)
         return cores
 
-    def _load(self, core: _Core, video: int) -> None:
+    def _load(self, core: _Core, item: int) -> None:
         try:
-            core.add(video, decode_video(self.index, core.plan, video))
+            core.add(item, self.stream.read(core.plan, item))
         except BaseException as error:
             core.fail(error)
 
@@ -121,29 +144,36 @@ class Loader:
 
 @dataclass(frozen=True)
 class _PackedCore:
-    canvas: Canvas
+    content: Canvas | Encoded
     damaged: list[str]
 
 
 class _Core:
     """The videos of one core as they come in, in any order; packed when the last one is there."""
 
-    def __init__(self, plan: Plan, pin: bool) -> None:
+    def __init__(self, plan: Plan, copies: int, pin: bool) -> None:
         self.plan = plan
         self.packed: Future[_PackedCore] = Future()
-        self._pin = pin
-        self._videos: dict[int, DecodedVideo] = {}
+        self._copies, self._pin = copies, pin
+        self._videos: dict[int, Pictures] = {}
         self._lock = threading.Lock()
 
-    def add(self, video: int, decoded: DecodedVideo) -> None:
+    def add(self, video: int, pictures: Pictures) -> None:
         with self._lock:
-            self._videos[video] = decoded
+            self._videos[video] = pictures
             complete = len(self._videos) == len(self.plan.video)
         if complete:
             videos = [self._videos[number] for number in range(len(self._videos))]
-            frames = [frame for one in videos for frame in one.frames]
-            canvas = pack(frames, self.plan.draws.reshape(len(frames), -1), self._pin)
-            self.packed.set_result(_PackedCore(canvas, [line for one in videos for line in one.damaged]))
+            damaged = [line for one in videos for line in one.damaged]
+            self.packed.set_result(
+                _PackedCore(self._content([frame for one in videos for frame in one.frames]), damaged)
+            )
+
+    def _content(self, frames: list[Tensor]) -> Canvas | Encoded:
+        draws = self.plan.draws.reshape(len(frames) * self._copies, -1)
+        if any(frame.ndim == 1 for frame in frames):
+            return Encoded(frames, draws, self._copies)
+        return pack(frames, draws, self._pin, self._copies)
 
     def fail(self, error: BaseException) -> None:
         """Raises the first error of the core where its batch is awaited."""
@@ -152,7 +182,9 @@ class _Core:
                 self.packed.set_exception(error)
 
 
-def pack(frames: Sequence[Tensor], draws: np.ndarray[tuple[int, ...], np.dtype[np.float32]], pin: bool) -> Canvas:
+def pack(
+    frames: Sequence[Tensor], draws: np.ndarray[tuple[int, ...], np.dtype[np.float32]], pin: bool, copies: int = 1
+) -> Canvas:
     """Puts frames (3, height, width) of any sizes into one canvas."""
     sizes = np.array([frame.shape[1:] for frame in frames], np.int32).reshape(-1, 2)
     height, width = sizes.max(axis=0).tolist()
@@ -160,61 +192,4 @@ def pack(frames: Sequence[Tensor], draws: np.ndarray[tuple[int, ...], np.dtype[n
     pixels = torch.zeros((len(frames), height, width, 3), dtype=torch.uint8, pin_memory=pin)
     for place, frame in zip(pixels.numpy(), frames, strict=True):
         place[: frame.shape[1], : frame.shape[2]] = frame.permute(1, 2, 0).numpy()
-    return Canvas(pixels.permute(0, 3, 1, 2), sizes, draws)
-
-
-def decode_video(index: Index, plan: Plan, video: int) -> DecodedVideo:
-    """Reads and decodes the K × L frames of one video of a plan."""
-    decoded = DecodedVideo([], [])
-    for shot, numbers in zip(plan.shot[video].tolist(), plan.frame[video].tolist(), strict=True):
-        frames, reasons = _decode_shot(index, int(plan.video[video]), shot, numbers)
-        decoded.frames.extend(frames)
-        if reasons:
-            name = index.video_name(int(plan.video[video]))
-            within = shot - int(index.first_shot[plan.video[video]])
-            decoded.damaged.extend(f"video {name} shot {within} frame {n}: {why}" for n, why in reasons.items())
-    return decoded
-
-
-def _decode_shot(index: Index, video: int, shot: int, numbers: list[int]) -> tuple[list[Tensor], dict[int, str]]:
-    """The frames of a shot with these numbers, some possibly more than once; and why some could not be decoded.
-
-    A damaged one is replaced by the nearest of the others; if there is none, by the nearest of the shot, or by grey.
-    """
-    wanted = sorted(set(numbers))
-    good: dict[int, Tensor] = {}
-    reasons: dict[int, str] = {}
-    for number, jpeg in zip(wanted, read_frames(index, video, shot, wanted), strict=True):
-        try:
-            good[number] = decode(jpeg)
-        except (RuntimeError, ValueError) as error:
-            reasons[number] = first_line(error)
-    stand_ins: dict[int, Tensor] = {}
-    for number in reasons:
-        nearest = next(iter(_by_distance(good, number)), None)
-        stand_ins[number] = _nearest_in_shot(index, video, shot, number) if nearest is None else good[nearest]
-    frames = good | stand_ins
-    return [frames[number] for number in numbers], reasons
-
-
-def _by_distance(numbers: Iterable[int], number: int) -> list[int]:
-    """Nearest first; of two at the same distance, the earlier first."""
-    return sorted(numbers, key=lambda other: (abs(other - number), other))
-
-
-def _nearest_in_shot(index: Index, video: int, shot: int, number: int) -> Tensor:
-    """The decodable frame of a shot that is nearest to a damaged one, or grey."""
-    for other in _by_distance(range(int(index.frames[shot])), number)[1:]:
-        try:
-            return decode(read_frames(index, video, shot, [other])[0])
-        except (RuntimeError, ValueError):
-            continue
-    return _GREY
-
-
-def decode(jpeg: bytes) -> Tensor:
-    """A JPEG file, also a grey or CMYK one, as RGB: uint8 (3, height, width)."""
-    if not jpeg:
-        raise ValueError("empty")
-    frame: Tensor = decode_jpeg(torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB)
-    return frame
+    return Canvas(pixels.permute(0, 3, 1, 2), sizes, draws, copies)

@@ -1,4 +1,5 @@
-"""Which videos, shots and frames a step sees, and its random numbers: a function of corpus, recipe, seed and step.
+"""Which videos, shots and frames, or images, a step sees, and its random numbers: a function of data, recipe, seed
+and step.
 
 Random numbers come from counter-based generators keyed by (seed, step, purpose), so nothing depends on which thread
 or process asks, or on what was asked before. Every process plans the whole batch and takes its cores from it.
@@ -14,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from vivi.batches.augment import DRAWS
+from vivi.batches.draws import DRAWS, FIRST_DRAWS
 from vivi.batches.index import Index
 from vivi.errors import UserError
 from vivi.recipes import Batch
@@ -30,7 +31,8 @@ class Eligible:
 
 @dataclass(frozen=True)
 class Plan:
-    """One step's batch, V videos × K shots × L frames, before anything is read."""
+    """One step's batch, V videos × K shots × L frames, before anything is read. An image is a video of one shot of
+    one frame, which is augmented L times."""
 
     video: NDArray[np.int64]  # (V,) positions in the index
     shot: NDArray[np.int64]  # (V, K) positions in the index's arrays of shots
@@ -52,10 +54,20 @@ class _Purpose(IntEnum):
     PLACE = 1
     NOISE = 2
     AUGMENT = 3
+    COLOUR = 4
 
 
-def _generator(seed: int, step: int, purpose: _Purpose) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, step, int(purpose)])))
+class StreamNumber(IntEnum):
+    """Streams of a step draw their own random numbers; the numbers are part of what a seed means."""
+
+    FRAMES = 0
+    LABELLED = 1
+
+
+def _generator(
+    seed: int, step: int, purpose: _Purpose, stream: StreamNumber = StreamNumber.FRAMES
+) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, step, int(purpose), int(stream)])))
 
 
 def eligible(index: Index, batch: Batch) -> Eligible:
@@ -83,32 +95,56 @@ def eligible(index: Index, batch: Batch) -> Eligible:
 
 def plan(index: Index, eligible: Eligible, batch: Batch, seed: int, step: int) -> Plan:
     """What step `step` sees."""
-    video = _videos(eligible, batch.videos, seed, step)
+    video = eligible.videos[_in_epoch(len(eligible.videos), batch.videos, seed, step)]
     place = _generator(seed, step, _Purpose.PLACE)
     if batch.source == "frame":
         shot, frame = _one_frame(index, video, batch, seed, place)
     else:
         shot, frame = _consecutive(index, video, batch, place)
-    shape = (batch.videos, batch.shots, batch.frames)
-    return Plan(
-        video,
-        shot,
-        frame,
-        noise=_generator(seed, step, _Purpose.NOISE).random((batch.videos, batch.shots + 1), np.float32),
-        draws=_generator(seed, step, _Purpose.AUGMENT).random((*shape, DRAWS), np.float32),
+    return _with_lots(video, shot, frame, seed, step, StreamNumber.FRAMES)
+
+
+def plan_images(
+    images: int, count: int, copies: int, seed: int, step: int, stream: StreamNumber = StreamNumber.FRAMES
+) -> Plan:
+    """What step `step` sees of so many images: `count` of them, each augmented `copies` times."""
+    image = _in_epoch(images, count, seed, step, stream)
+    shot, frame = np.zeros((count, 1), np.int64), np.zeros((count, 1, copies), np.int32)
+    return _with_lots(image, shot, frame, seed, step, stream)
+
+
+def _with_lots(
+    video: NDArray[np.int64],
+    shot: NDArray[np.int64],
+    frame: NDArray[np.int32],
+    seed: int,
+    step: int,
+    stream: StreamNumber,
+) -> Plan:
+    """The plan with its random numbers."""
+
+    def uniform(purpose: _Purpose, *shape: int) -> NDArray[np.float32]:
+        return _generator(seed, step, purpose, stream).random(shape, np.float32)
+
+    draws = (
+        uniform(_Purpose.AUGMENT, *frame.shape, FIRST_DRAWS),
+        uniform(_Purpose.COLOUR, *frame.shape, DRAWS - FIRST_DRAWS),
     )
+    noise = uniform(_Purpose.NOISE, len(video), shot.shape[1] + 1)
+    return Plan(video, shot, frame, noise, np.concatenate(draws, axis=-1))
 
 
-def _videos(eligible: Eligible, count: int, seed: int, step: int) -> NDArray[np.int64]:
-    """The videos of a step: the epoch's permutation is cut into batches, what is left over sits the epoch out."""
-    epoch, number = divmod(step, len(eligible.videos) // count)
-    order = _permutation(len(eligible.videos), seed, epoch)
-    return eligible.videos[order[number * count : (number + 1) * count]]
+def _in_epoch(
+    total: int, count: int, seed: int, step: int, stream: StreamNumber = StreamNumber.FRAMES
+) -> NDArray[np.int64]:
+    """`count` of `total`, (count,): the epoch's permutation is cut into batches, what is left over sits it out."""
+    epoch, number = divmod(step, total // count)
+    return _permutation(total, seed, epoch, stream)[number * count : (number + 1) * count]
 
 
-@lru_cache(maxsize=2)  # so that the cost of a step does not grow with the corpus
-def _permutation(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    return _generator(seed, epoch, _Purpose.ORDER).permutation(count)
+@lru_cache(maxsize=4)  # so that the cost of a step does not grow with the corpus; two epochs of two streams
+def _permutation(count: int, seed: int, epoch: int, stream: StreamNumber) -> NDArray[np.int64]:
+    return _generator(seed, epoch, _Purpose.ORDER, stream).permutation(count)
 
 
 def _below(generator: np.random.Generator, limit: NDArray[np.int64]) -> NDArray[np.int64]:

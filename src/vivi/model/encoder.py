@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import timm
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from timm.layers import GroupNormAct, StdConv2d
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
@@ -34,11 +36,21 @@ class Architecture:
     size: int
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    group_norm: bool = False  # with weight standardisation, in place of batch norm
 
     def create(self, pretrained: bool = False) -> nn.Module:
         """A plain timm model without a classifier."""
-        model: nn.Module = timm.create_model(self.name, pretrained=pretrained, num_classes=0, **self.arguments)
+        layers: dict[str, Any] = {"norm_layer": group_norm, "conv_layer": StdConv2d} if self.group_norm else {}
+        model: nn.Module = timm.create_model(
+            self.name, pretrained=pretrained, num_classes=0, **self.arguments, **layers
+        )
         return model
+
+
+def group_norm(channels: int, **arguments: Any) -> nn.Module:
+    """32 groups, as BiT has them; fewer in thin layers, of two channels at least."""
+    norm: nn.Module = GroupNormAct(channels, num_groups=math.gcd(32, max(channels // 2, 1)), **arguments)
+    return norm
 
 
 class Encoder(nn.Module):
@@ -112,10 +124,10 @@ def build_encoder(settings: recipes.Encoder, size: int) -> Encoder:
     if settings.start not in ("", "pretrained"):
         architecture, state = read_encoder(Path(settings.start))
         wanted = named_architecture(settings, size)
-        if (wanted.name, wanted.arguments) != (architecture.name, architecture.arguments):
+        if wanted != replace(architecture, size=wanted.size, mean=wanted.mean, std=wanted.std):
             raise UserError(
                 f"{settings.start} holds {describe(architecture)}, the recipe wants {describe(wanted)}: "
-                "set --encoder.name, --encoder.width or --augment.size"
+                "set --encoder.name, --encoder.width, --encoder.norm or --augment.size"
             )
         backbone = loaded_backbone(wanted, state, settings.start)
         return Encoder(replace(wanted, mean=architecture.mean, std=architecture.std), backbone, settings.bn_momentum)
@@ -132,7 +144,8 @@ def build_encoder(settings: recipes.Encoder, size: int) -> Encoder:
 
 def describe(architecture: Architecture) -> str:
     width, size = architecture.arguments.get("width_factor", 1), architecture.arguments.get("img_size")
-    return architecture.name + (f" ×{width:g}" if width != 1 else "") + (f" for {size} px" if size else "")
+    norm = " with group norm" if architecture.group_norm else ""
+    return architecture.name + (f" ×{width:g}" if width != 1 else "") + norm + (f" for {size} px" if size else "")
 
 
 def glorot(model: nn.Module) -> None:
@@ -157,10 +170,13 @@ def named_architecture(settings: recipes.Encoder, size: int) -> Architecture:
                 "add --encoder.width 1"
             )
         arguments["width_factor"] = settings.width
+    if settings.norm == "group" and not settings.name.startswith("resnetv2"):
+        raise UserError(f"--encoder.norm group goes with resnetv2 models, not with {settings.name}")
     config = timm.models.get_pretrained_cfg(settings.name)
     if config is not None and config.fixed_input_size:
         arguments["img_size"] = size
-    return Architecture(settings.name, arguments, size)
+    has_its_own = settings.name.endswith("_bit")
+    return Architecture(settings.name, arguments, size, group_norm=settings.norm == "group" and not has_its_own)
 
 
 def create_backbone(architecture: Architecture, pretrained: bool) -> nn.Module:
@@ -209,6 +225,7 @@ def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
         "input_size": architecture.size,
         "mean": architecture.mean,
         "std": architecture.std,
+        **({"group_norm": True} if architecture.group_norm else {}),
         "features": encoder.features,
         "recipe": recipe,
         "step": step,
@@ -245,7 +262,7 @@ def _read_architecture(about: Any) -> Architecture:
         raise ValueError("a field is of the wrong type")
     if len(mean) != 3 or len(std) != 3 or min(size, *std) <= 0 or size != int(size):
         raise ValueError("input_size, mean or std is impossible")
-    return Architecture(name, arguments, int(size), mean, std)
+    return Architecture(name, arguments, int(size), mean, std, about.get("group_norm", False) is True)
 
 
 def loaded_backbone(architecture: Architecture, state: dict[str, Tensor], where: object) -> nn.Module:

@@ -43,8 +43,8 @@ def board_body(view: BoardView) -> str:
             f' <span class="hint">{len(board.paper)} methods, as printed</span></p>'
         )
     return f"""<div class="board">{_notes(board)}{switch}
-<div class="card"><h3>Means {_files(view.tables["summary"])}</h3>{_summary_table(board)}</div>
-<div class="card"><h3>Every task {_files(view.tables["tasks"])}</h3>{_tasks_table(board)}</div>
+<div class="card"><h3>Means {file_links(view.tables["summary"])}</h3>{_summary_table(board)}</div>
+<div class="card"><h3>Every task {file_links(view.tables["tasks"])}</h3>{_tasks_table(board)}</div>
 {_figures(view)}</div>"""
 
 
@@ -99,12 +99,12 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _files(paths: Sequence[Path]) -> str:
+def file_links(paths: Sequence[Path]) -> str:
     links = (f'<a href="tables/{path.name}" download>{_FORMATS[path.suffix]}</a>' for path in paths)
     return f'<span class="files">{" · ".join(links)}</span>'
 
 
-def _scroll(label: str, table: str) -> str:
+def scroll(label: str, table: str) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
 
 
@@ -118,12 +118,12 @@ def _with_paper(
         return f'<table class="results {kind}">{top}{bodies}</table>'
 
     if not board.rows:
-        return _scroll(label, table(caption, f'<tbody class="paper only">{paper}</tbody>'))
-    result = _scroll(label, table(caption, f"<tbody>{ours}</tbody>"))
+        return scroll(label, table(caption, f'<tbody class="paper only">{paper}</tbody>'))
+    result = scroll(label, table(caption, f"<tbody>{ours}</tbody>"))
     if not board.paper:
         return result
     heading = f'<tr class="heading"><th scope="rowgroup" colspan="{width}">In the paper</th></tr>'
-    folded = _scroll(
+    folded = scroll(
         f"{label}, the paper", table("The paper’s rows", f'<tbody class="paper">{heading}{paper}</tbody>')
     )
     return f'{result}<details class="paper-rows"><summary>The paper’s rows</summary>{folded}</details>'
@@ -134,7 +134,7 @@ def _row(board: Board, row: Row, cells: str) -> str:
     return f'<tr{kind}><th scope="row"><bdi>{escape(row.name)}</bdi></th>{cells}</tr>'
 
 
-def _cell(text: str, small: str = "", bold: bool = False, title: str = "", kind: str = "") -> str:
+def table_cell(text: str, small: str = "", bold: bool = False, title: str = "", kind: str = "") -> str:
     kinds = " ".join(filter(None, ("best" if bold else "", kind)))
     attributes = (f' class="{kinds}"' if kinds else "") + (f' title="{escape(title)}"' if title else "")
     return f"<td{attributes}>{text or _DASH}{f'<small>{small}</small>' if small else ''}</td>"
@@ -155,15 +155,19 @@ def _summary_table(board: Board) -> str:
 
     def line(found: Line) -> str:
         name = found.row.name
-        cells = [_cell(number(found.mean.value), _range(found.mean), name in overall) if found.mean else _cell("")]
+        cells = [
+            table_cell(number(found.mean.value), _range(found.mean), name in overall)
+            if found.mean
+            else table_cell("")
+        ]
         if board.baseline:
             cells.append(_gain(found.difference, found.mean, found.row is board.baseline))
         for group in board.parts:
             of_group = found.groups[group]
             fewer = f"{of_group.tasks} of {len(board.tasks(group))}" if of_group else ""
             small = fewer if of_group and of_group.tasks != len(board.tasks(group)) else ""
-            cells.append(_cell(number(of_group.value) if of_group else "", small, name in winners[group]))
-        cells.append(_cell(f"{found.mean.tasks if found.mean else 0} of {board.total}"))
+            cells.append(table_cell(number(of_group.value) if of_group else "", small, name in winners[group]))
+        cells.append(table_cell(f"{found.mean.tasks if found.mean else 0} of {board.total}"))
         return _row(board, found.row, "".join(cells))
 
     lines = summary(board)
@@ -204,10 +208,10 @@ def _range(found: Mean) -> str:
 
 def _gain(found: Difference | None, whole: Mean | None, is_baseline: bool) -> str:
     if found is None:
-        return "<td></td>" if is_baseline else _cell("")
+        return "<td></td>" if is_baseline else table_cell("")
     kind = "up" if one_digit(found.value) > 0 else "down" if one_digit(found.value) < 0 else ""
     fewer = f"over {found.tasks}" if whole and whole.tasks != found.tasks else ""
-    return _cell(signed(found.value), fewer, kind=kind)
+    return table_cell(signed(found.value), fewer, kind=kind)
 
 
 # --- tasks ---
@@ -223,13 +227,13 @@ def _tasks_table(board: Board) -> str:
         for column in board.columns:
             cell, kind = row.cells.get(column.task), "first" if column.task in starts else ""
             if cell is None:
-                cells.append(_cell("", kind=kind))
+                cells.append(table_cell("", kind=kind))
             else:
                 spread = f"±{number(cell.spread)}" if cell.spread is not None else ""
                 is_best = row.name in winners[column.task]
-                cells.append(_cell(number(cell.value), spread, is_best, _how(cell), kind))
+                cells.append(table_cell(number(cell.value), spread, is_best, _how(cell), kind))
         whole = mean(row, board.counted)
-        cells.append(_cell(number(whole.value) if whole else "", "", row.name in overall, kind="first"))
+        cells.append(table_cell(number(whole.value) if whole else "", "", row.name in overall, kind="first"))
         return _row(board, row, "".join(cells))
 
     groups = "".join(

@@ -14,10 +14,12 @@ from vivi.inspect.style import SCRIPT as STRIPS_SCRIPT
 from vivi.pages import Section, document
 from vivi.report.board_html import BoardView, badges, board_body, listed
 from vivi.report.boards import Board, comparable, difference, leader, mean, one_digit, shared_tasks
+from vivi.report.classifiers import TITLE, classifiers_html
 from vivi.report.neighbours import NeighbourSheet
 from vivi.report.paper import OtherTable
 from vivi.report.style import SCRIPT, STYLE
 from vivi.report.tables import number, signed
+from vivi.transfer.results import Result
 from vivi.transfer.tasks import VTAB
 
 MAX_PROBLEMS = 40
@@ -38,6 +40,8 @@ class Content:
 
     results: Path
     views: Sequence[BoardView]
+    classifiers: Sequence[Result] = ()
+    classifier_files: Sequence[Path] = ()
     problems: Sequence[str] = ()
     others: Sequence[OtherTable] = ()
     runs: Sequence[ShownRun] = ()
@@ -54,11 +58,16 @@ class Content:
     def paper_only(self) -> list[BoardView]:
         return [view for view in self.views if not view.board.rows]
 
+    @property
+    def has_own(self) -> bool:
+        """Whether there is more than the paper's numbers."""
+        return bool(self.ours or self.classifiers)
+
 
 def render(content: Content) -> str:
     """The whole page."""
     name = escape(content.results.resolve().name or str(content.results))
-    header = f"""<h1>{"How well do they transfer?" if content.ours else "The paper’s results"}</h1>
+    header = f"""<h1>{_question(content)}</h1>
 <p class="path"><bdi>{escape(str(content.results.resolve()))}</bdi></p>
 <p class="lead">{_lead(content)}</p>
 {_problems(content.problems)}
@@ -76,9 +85,12 @@ def _section(key: str, title: str, html: str) -> Section:
 def _boards(content: Content) -> list[Section]:
     sections = [
         Section(view.board.slug, view.board.label, view.board.title + badges(view.board), board_body(view))
-        for view in content.ours or content.paper_only
+        for view in (content.ours if content.has_own else content.paper_only)
     ]
-    if content.ours and content.paper_only:
+    if content.classifiers:
+        html = classifiers_html(content.classifiers, content.classifier_files)
+        sections.append(_section("classifiers", TITLE, html))
+    if content.has_own and content.paper_only:
         folds = "".join(_fold(view.board.title, board_body(view)) for view in content.paper_only)
         sections.append(_section("paper", "The paper’s results", folds))
     return sections
@@ -105,12 +117,21 @@ def _fold(title: str, html: str) -> str:
 # --- the head of the page ---
 
 
+def _question(content: Content) -> str:
+    if content.ours:
+        return "How well do they transfer?"
+    return "How well do they classify?" if content.classifiers else "The paper’s results"
+
+
 def _lead(content: Content) -> str:
-    if not content.ours:
+    if not content.has_own:
         return (
             f"There are no results in <bdi>{escape(str(content.results))}</bdi> yet. These are the numbers that the "
             "paper prints: test accuracies in percent on VTAB’s 19 tasks, of encoders fine-tuned on each."
         )
+    if not content.ours:
+        models = {result.encoder for result in content.classifiers}
+        return f"{_plural(len(models), 'classifier')}. A number is a test accuracy in percent."
     boards = [view.board for view in content.ours]
     encoders = {row.name for board in boards for row in board.rows}
     tasks = {column.task for board in boards for column in board.columns}
@@ -149,7 +170,7 @@ def _problems(problems: Sequence[str]) -> str:
 
 
 def _tiles(content: Content) -> str:
-    if not content.views:
+    if not content.views or (content.has_own and not content.ours):
         return ""
     board = (content.ours or content.paper_only)[0].board
     tiles = []

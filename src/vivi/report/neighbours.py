@@ -84,8 +84,8 @@ def _frames(corpus: Path) -> tuple[list[Tensor], Tensor, Tensor, str]:
     """Frames (uint8), the numbers of their videos and shots, and whether the videos are held out."""
     import torch
 
+    from vivi.batches.frames import decode
     from vivi.batches.index import open_index, read_frames
-    from vivi.batches.loader import decode
     from vivi.training.monitor import choose
 
     index = open_index(Corpus(corpus))

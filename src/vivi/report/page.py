@@ -22,6 +22,7 @@ from vivi.inspect.page import damaged_shards_named, remove_stale_thumbnails
 from vivi.pages import check_free, unwritable_named
 from vivi.report.board_html import BoardView
 from vivi.report.boards import Board, Row, leader, make_boards
+from vivi.report.classifiers import FILES, pick_classifiers, write_classifiers
 from vivi.report.figures import draw_differences, draw_groups
 from vivi.report.html import Content, ShownRun, render
 from vivi.report.neighbours import NeighbourSheet, draw_neighbours
@@ -43,8 +44,10 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
     found, problems = read_results(results)
     if not found and not options.paper:
         raise UserError(f"there are no results in {results}; vivi evaluate writes them into its --out")
-    boards, doubles = make_boards(found, options.paper, options.baseline)
-    problems += doubles
+    classifiers, doubles = pick_classifiers(found)
+    transfers = [result for result in found if result.benchmark != "classifier"]
+    boards, more_doubles = make_boards(transfers, options.paper, options.baseline)
+    problems += doubles + more_doubles
     _check(options, boards)
     index = check_free(out, "vivi report")
     for problem in problems:
@@ -57,6 +60,8 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
         content = Content(
             results=results,
             views=views,
+            classifiers=classifiers,
+            classifier_files=write_classifiers(classifiers, out / "tables") if classifiers else (),
             problems=problems,
             others=other_tables() if options.paper else (),
             runs=[_run(run, number, out) for number, run in enumerate(options.runs, start=1)],
@@ -66,7 +71,7 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
             neighbours=_neighbours(options, out / "neighbours"),
         )
         write_atomically(index, render(content).encode("utf-8", "replace"))
-        _remove_stale(out, views)
+        _remove_stale(out, views, content.classifier_files)
         remove_stale_thumbnails(out / "frames", strips)
     return index
 
@@ -167,12 +172,13 @@ def _neighbours(options: ReportOptions, folder: Path) -> list[NeighbourSheet]:
     return sheets
 
 
-def _remove_stale(out: Path, views: Sequence[BoardView]) -> None:
+def _remove_stale(out: Path, views: Sequence[BoardView], classifiers: Sequence[Path]) -> None:
     """Removes tables and figures of an earlier page; what others put into the folders stays."""
     wanted = {path.name for view in views for paths in view.tables.values() for path in paths}
+    wanted |= {path.name for path in classifiers}
     pictures = [picture for view in views for picture in (view.groups, view.differences) if picture]
     wanted |= {file for picture in pictures for file in (picture.file, picture.dark)}
     for folder in (out / "tables", out / "figures"):
         for path in folder.glob("*"):
-            if _OURS.fullmatch(path.name) and path.name not in wanted:
+            if (_OURS.fullmatch(path.name) or path.name in FILES) and path.name not in wanted:
                 path.unlink(missing_ok=True)

@@ -94,18 +94,18 @@ def summary_csv(board: Board) -> str:
     head = ["source", "method", "mean", "mean_lowest_seed", "mean_highest_seed", "tasks", "tasks_in_all"]
     head += ["difference", "difference_tasks", "baseline"]
     head += [column for group in board.parts for column in (group, f"{group}_tasks")]
-    return _csv([head, *(_summary_cells(board, line) for line in summary(board))])
+    return comma_separated([head, *(_summary_cells(board, line) for line in summary(board))])
 
 
 def _summary_cells(board: Board, line: Line) -> list[str]:
     found, gain = line.mean or Mean(0, 0), line.difference
-    cells = ["paper" if line.row.paper else "ours", line.row.name, _exact(value(line.mean))]
-    cells += [_exact(found.low), _exact(found.high), str(found.tasks), str(board.total)]
-    cells += [_exact(value(gain)), str(gain.tasks) if gain else ""]
+    cells = ["paper" if line.row.paper else "ours", line.row.name, exact(value(line.mean))]
+    cells += [exact(found.low), exact(found.high), str(found.tasks), str(board.total)]
+    cells += [exact(value(gain)), str(gain.tasks) if gain else ""]
     cells.append(board.baseline.name if board.baseline else "")
     for group in board.parts:
         of_group = line.groups[group]
-        cells += [_exact(value(of_group)), str(of_group.tasks if of_group else 0)]
+        cells += [exact(value(of_group)), str(of_group.tasks if of_group else 0)]
     return cells
 
 
@@ -120,22 +120,22 @@ def tasks_csv(board: Board) -> str:
                 continue
             cell, result = row.cells[column.task], row.cells[column.task].result
             line = ["paper" if row.paper else "ours", row.name, column.task, column.title, column.group]
-            line += [_exact(cell.value), _exact(min(cell.seeds, default=None)), _exact(max(cell.seeds, default=None))]
-            line.append(" ".join(map(_exact, cell.seeds)))
+            line += [exact(cell.value), exact(min(cell.seeds, default=None)), exact(max(cell.seeds, default=None))]
+            line.append(" ".join(map(exact, cell.seeds)))
             if result:
                 chosen, own = result.score, result.score_per_task
                 line += [f"{chosen.setting.lr:g}", str(chosen.setting.steps)] if chosen.setting else ["", ""]
-                line += [chosen.chosen_by, result.split, _exact(100 * own.median if own else None)]
+                line += [chosen.chosen_by, result.split, exact(100 * own.median if own else None)]
                 line += [f"{own.setting.lr:g}", str(own.setting.steps)] if own and own.setting else ["", ""]
             lines.append(line + [""] * (len(head) - len(line)))
-    return _csv(lines)
+    return comma_separated(lines)
 
 
-def _exact(value: float | None) -> str:
+def exact(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}".rstrip("0").rstrip(".")
 
 
-def _csv(lines: Iterable[Sequence[str]]) -> str:
+def comma_separated(lines: Iterable[Sequence[str]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()

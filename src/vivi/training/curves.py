@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 # Title of a panel, and the metrics in it, as far as the run has them.
 PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("losses", ("exemplar", "rotation", "contrastive", "infonce", "order", "shuffle")),
+    ("losses", ("exemplar", "rotation", "jigsaw", "location", "contrastive", "infonce", "order", "shuffle")),
     (
         "pretext tasks",
-        ("triplet_violations", "rotation_accuracy", "contrastive_accuracy", "infonce_accuracy", "order_accuracy"),
+        (
+            *("triplet_violations", "rotation_accuracy", "jigsaw_accuracy", "location_accuracy"),
+            *("contrastive_accuracy", "infonce_accuracy", "order_accuracy"),
+        ),
     ),
-    ("held-out frames find their video", ("retrieval", "retrieval_chance")),
+    ("labels", ("supervised", "supervised_accuracy", "top1", "top5")),
+    ("held-out frames find their video (images: their class)", ("retrieval", "retrieval_chance")),
     ("collapse shows here", ("effective_rank",)),
 )
 
@@ -30,8 +34,10 @@ def draw_curves(run: Path) -> None:
     from matplotlib.figure import Figure  # here: it takes a second to load; and not pyplot, which keeps state
 
     lines = read_metrics(run) if (run / "metrics.jsonl").exists() else []
-    figure = Figure(figsize=(14, 3.2), layout="constrained")
-    for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
+    logged = {name for line in lines for name in line}
+    panels = [(title, names) for title, names in PANELS if logged & {*names}] or [PANELS[0]]
+    figure = Figure(figsize=(3.5 * len(panels), 3.2), layout="constrained")
+    for axes, (title, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw(axes, title, names, lines)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100)

@@ -6,17 +6,22 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
-from vivi.batches.augment import augment
+from vivi.batches.augment import augment, augment_patches
 from vivi.batches.loader import LoadedBatch, Loader
 from vivi.errors import UserError
+from vivi.model.classifier import Classifier, write_classifier
 from vivi.model.encoder import write_encoder
 from vivi.model.vivi import Vivi
 from vivi.recipes import Recipe
@@ -25,19 +30,47 @@ from vivi.training.curves import draw_curves
 from vivi.training.distributed import World, said_once
 from vivi.training.machine import Machine
 from vivi.training.metrics import MetricsLog
-from vivi.training.monitor import HeldOut, watch
+from vivi.training.monitor import Watched
 from vivi.training.picture import grid, write_png
 from vivi.training.progress import TrainProgress
 from vivi.training.schedule import learning_rate
 from vivi.training.state import state_tensors
-from vivi.training.step import Metrics, MicroBatch, compute_gradients
+from vivi.training.step import Frames, Labelled, Metrics, compute_gradients
 from vivi.training.stop import StopRequest
 
 SECONDS_BETWEEN_CURVES = 30  # a drawing takes one
 
 
+@dataclass(frozen=True)
+class Batches:
+    """The steps' videos (or images in their place) and labelled images, as far as a recipe has them."""
+
+    videos: Loader | None
+    images: Loader | None
+    labels: Tensor  # (labelled images,)
+
+    def __iter__(self) -> Iterator[StepBatch]:
+        for videos, images in zip(self.videos or repeat(None), self.images or repeat(None), strict=False):
+            yield StepBatch(videos, images)
+
+    def damaged(self) -> set[str]:
+        return {line for loader in (self.videos, self.images) if loader for line in loader.damaged}
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    videos: LoadedBatch | None
+    images: LoadedBatch | None
+
+    @property
+    def step(self) -> int:
+        some = self.videos or self.images
+        assert some is not None
+        return some.step
+
+
 class Training:
-    """A run in work. `log` and `held_out` are the first process's alone."""
+    """A run in work. `log` and `watched` are the first process's alone; `classes` are the labels' names."""
 
     def __init__(
         self,
@@ -49,31 +82,34 @@ class Training:
         optimiser: torch.optim.SGD,
         at_once: int,
         log: MetricsLog | None,
-        held_out: HeldOut | None,
+        watched: Watched | None,
+        batches: Batches,
+        classes: tuple[str, ...],
         progress: TrainProgress,
         console: Console,
     ) -> None:
         self.recipe, self.machine, self.out, self.world = recipe, machine, out, world
         self.model, self.optimiser, self.at_once = model, optimiser, at_once
-        self.log, self.held_out, self.progress, self.console = log, held_out, progress, console
+        self.log, self.watched, self.progress, self.console = log, watched, progress, console
+        self.batches, self.classes = batches, classes
         self.damaged: set[str] = set()
         self.drawn = -math.inf  # when the curves last were
         # Of the steps since the last check: looking at every step would make the host wait for the device.
         self.unchecked: list[tuple[int, Metrics]] = []
 
-    def run(self, loader: Loader, start: int, stop: StopRequest) -> None:
+    def run(self, start: int, stop: StopRequest) -> None:
         """Takes the steps from `start` on; raises KeyboardInterrupt, after saving, when asked to stop
         before the last."""
         if start == 0:
             self._write(0, self._watch())
         clock = Clock(self.recipe)
-        for batch in loader:
+        for batch in self.batches:
             if batch.step == 0:
                 self._show_augmented(batch)
             metrics = self.step(batch)
             step = batch.step + 1
             self.unchecked.append((step, metrics))
-            self._name_damaged(loader)
+            self._name_damaged()
 
             last = step == self.recipe.steps
             stopping = self.world.any(stop.requested)
@@ -94,7 +130,7 @@ class Training:
                 self.console.print(f"saved step {step} of {self.recipe.steps}")
                 raise KeyboardInterrupt
 
-    def step(self, batch: LoadedBatch) -> Metrics:
+    def step(self, batch: StepBatch) -> Metrics:
         """One step: gradients, their sum over processes, the update."""
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(batch.step, self.recipe.optimiser)
@@ -102,33 +138,64 @@ class Training:
         # For layers that draw lots, such as dropout: the same after resuming.
         torch.manual_seed(self.recipe.seed * 1_000_003 + batch.step)
         with _out_of_memory(self.at_once):
-            metrics = compute_gradients(self.model, self._micro_batches(batch), self.recipe, self.world)
+            videos, images = self._videos(batch.videos), self._images(batch.images)
+            metrics = compute_gradients(self.model, videos, images, self.recipe, self.world)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         self.world.add_up([*gradients, *self.model.encoder.collected_statistics()])
         clip = self.recipe.optimiser.clip or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.optimiser.step()
-        self.model.encoder.update_statistics(self.recipe.batch.cores)
+        passes = (batch.videos is not None) + (batch.images is not None)  # of each core, with statistics of its own
+        self.model.encoder.update_statistics(passes * self.recipe.batch.cores)
         return {**metrics, "gradient_norm": norm}
 
-    def _micro_batches(self, batch: LoadedBatch) -> list[MicroBatch]:
+    def _videos(self, batch: LoadedBatch | None) -> list[Frames]:
+        """The micro-batches of a step's videos."""
+        if batch is None:
+            return []
         noise = batch.noise.to(self.world.device)
-        firsts = range(0, len(batch.cores), self.at_once)
-        return [MicroBatch(partial(self._frames, batch, i), noise[i : i + self.at_once]) for i in firsts]
+        return [Frames(partial(self._frames, batch, some), noise[some]) for some in self._parts(batch)]
 
-    def _frames(self, batch: LoadedBatch, first: int) -> Tensor:
-        """The augmented frames of some cores: (cores, shots, frames, 3, size, size)."""
-        device, dtype = self.world.device, self.model.encoder.precision
-        canvases = batch.cores[first : first + self.at_once]
-        frames = torch.stack([augment(canvas, self.recipe.augment, device, dtype) for canvas in canvases])
-        return frames.view(len(frames), -1, self.recipe.batch.frames, *frames.shape[2:])
+    def _images(self, batch: LoadedBatch | None) -> list[Labelled]:
+        """The micro-batches of a step's labelled images."""
+        if batch is None:
+            return []
+        noise, labels = batch.noise.to(self.world.device), self.batches.labels[batch.items].to(self.world.device)
+        return [
+            Labelled(partial(self._labelled, batch, some), noise[some], labels[some]) for some in self._parts(batch)
+        ]
+
+    def _parts(self, batch: LoadedBatch) -> list[slice]:
+        return [slice(first, first + self.at_once) for first in range(0, len(batch.cores), self.at_once)]
+
+    def _frames(self, batch: LoadedBatch, some: slice) -> Tensor:
+        """The augmented frames of some cores: (cores, shots, frames, 3, size, size); patches have one dimension
+        more."""
+        assert self.batches.videos is not None
+        device, dtype, settings = self.world.device, self.model.encoder.precision, self.recipe.augment
+        canvases = self.batches.videos.canvases(batch, some, device)
+        if self.recipe.loss.frame in ("jigsaw", "location"):
+            frames = augment_patches(canvases, settings.size, device, dtype)
+        else:
+            frames = augment(canvases, settings, device, dtype)
+        return frames.view(len(canvases), -1, self.recipe.batch.frames, *frames.shape[1:])
+
+    def _labelled(self, batch: LoadedBatch, some: slice) -> Tensor:
+        """The augmented labelled images of some cores: (cores, images, copies, 3, size, size)."""
+        assert self.batches.images is not None
+        settings, images = self.recipe.augment, self.recipe.images
+        if images.policy != "same":
+            settings = replace(settings, policy=images.policy)
+        canvases = self.batches.images.canvases(batch, some, self.world.device)
+        augmented = augment(canvases, settings, self.world.device, self.model.encoder.precision)
+        return augmented.view(len(canvases), -1, images.copies, *augmented.shape[1:])
 
     def _watch(self) -> dict[str, float]:
-        if self.held_out is None:
+        if self.watched is None:
             return {}
         # Not worth compiling once more: it runs seldom, and in other shapes.
         with torch.compiler.set_stance("force_eager"):
-            return watch(self.model.encoder, self.held_out)
+            return self.watched.look(self.model)
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         if self.log is not None and values:
@@ -139,25 +206,36 @@ class Training:
         if self.log is not None:
             self.log.sync()
             save(self.out / "checkpoints", step, state_tensors(self.model, self.optimiser), self.machine.keep)
-            write_encoder(self.out, self.model.encoder, self.recipe.name, step)
+            write_results(self.out, self.model, self.classes, self.recipe.name, step)
             if draw or time.monotonic() - self.drawn > SECONDS_BETWEEN_CURVES:
                 draw_curves(self.out)
                 self.drawn = time.monotonic()
 
-    def _show_augmented(self, batch: LoadedBatch) -> None:
-        """A picture of what the encoder sees: the first shots of the first core."""
-        if self.log is not None:
-            shots = self._frames(batch, 0)[0, :16]
-            picture = grid(shots, self.recipe.batch.shots)
-            write_png(self.out / "augmented.png", picture)
-            self.log.picture("augmented", 0, picture)
+    def _show_augmented(self, batch: StepBatch) -> None:
+        """Pictures of what the encoder sees: the first shots and the first labelled images of the first core."""
+        if self.log is None:
+            return
+        if batch.videos is not None:
+            shots = self._frames(batch.videos, slice(0, 1))[0]
+            if shots.ndim == 6:  # patches (images, 1, 9, 3, size, size): an image's are a row
+                shots = shots[:, 0] / 2  # standardised: two deviations are white
+            self._show("augmented", grid(shots[:16], self.recipe.batch.shots))
+        if batch.images is not None:
+            images = self._labelled(batch.images, slice(0, 1))[0].flatten(0, 1)[:64]  # (images, 3, size, size)
+            across = min(8, len(images))
+            self._show("labelled", grid(images[: len(images) // across * across].unflatten(0, (-1, across))))
 
-    def _name_damaged(self, loader: Loader) -> None:
-        for line in loader.damaged.keys() - self.damaged:
+    def _show(self, name: str, picture: NDArray[np.uint8]) -> None:
+        assert self.log is not None
+        write_png(self.out / f"{name}.png", picture)
+        self.log.picture(name, 0, picture)
+
+    def _name_damaged(self) -> None:
+        for line in self.batches.damaged() - self.damaged:
             self.damaged.add(line)
             # Each process says what it met itself; the console is the first one's alone.
             console = self.console if self.world.rank == 0 else Console(stderr=True, markup=False, highlight=False)
-            console.print(f"damaged, its neighbour takes its place: {line}", style="yellow", soft_wrap=True)
+            console.print(line, style="yellow", soft_wrap=True)
 
     def _check_finite(self) -> None:
         """Raises where a loss or the gradient was not finite, before anything of it is saved."""
@@ -181,11 +259,20 @@ class Training:
             )
 
 
+def write_results(out: Path, model: Vivi, classes: tuple[str, ...], recipe: str, step: int) -> None:
+    """The encoder, and the classifier where there is one."""
+    write_encoder(out, model.encoder, recipe, step)
+    if model.supervised_loss is not None:
+        head = model.supervised_loss.head
+        write_classifier(out, Classifier(head.weight, head.bias, classes), step)
+
+
 class Clock:
     """Seconds and frames a second since it was last read."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.frames = recipe.batch.videos * recipe.batch.shots * recipe.batch.frames
+        batch, images = recipe.batch, recipe.images
+        self.frames = batch.videos * batch.shots * batch.frames + images.count * images.copies
         self.last: tuple[int, float] | None = None
         self.began = time.monotonic()
 

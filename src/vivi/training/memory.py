@@ -17,8 +17,11 @@ _CUDA_SHARE = 0.6
 
 def cores_at_once(model: Vivi, recipe: Recipe, cores: int, device: torch.device) -> int:
     """The largest number of cores that divides `cores` and whose activations fit."""
-    copies = 4 if recipe.loss.frame == "rotation" else 1
-    frames = recipe.batch.videos // recipe.batch.cores * recipe.batch.shots * recipe.batch.frames * copies
+    batch, images = recipe.batch, recipe.images
+    copies = model.frame_loss.copies if model.frame_loss else 1
+    of_videos = batch.videos * batch.shots * batch.frames * copies
+    of_images = images.count * images.copies * (copies if recipe.loss.on_labelled else 1)
+    frames = max(of_videos, of_images) // batch.cores  # one after the other, see step.py
     room = _CUDA_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _CPU_BYTES
     fit = int(room // (frames * activation_bytes(model, recipe.augment.size, device)))
     return max(count for count in range(1, cores + 1) if cores % count == 0 and count <= max(1, fit))

@@ -1,4 +1,5 @@
-"""Tells whether training works, from some frames of held-out videos: do features spread, and find their video?"""
+"""Tells whether training works, from frames of held-out videos and from test images: do features spread, find their
+video or their class, and does the classifier name it?"""
 
 from __future__ import annotations
 
@@ -13,13 +14,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vivi.batches.augment import DRAWS, unaugmented
+from vivi.batches.augment import unaugmented
+from vivi.batches.draws import DRAWS
+from vivi.batches.frames import decode
+from vivi.batches.images import LabelledImages
 from vivi.batches.index import Index, read_frames
-from vivi.batches.loader import decode, pack
+from vivi.batches.loader import pack
+from vivi.model.classifier import Classifier
+from vivi.model.vivi import Vivi
+from vivi.transfer.classify import test_squares, top1_top5
 from vivi.transfer.features import encode
 
 _BATCH = 256  # frames that the encoder sees at once
 _CHUNK = 1024  # frames compared with all others at once
+_MOST_IMAGES = 1000  # test images that are watched: they stay in memory
+_HALF = (0.5, 0.5, 0.5)  # pixels in [-1, 1], as in training
 
 
 def spread(features: Tensor) -> Tensor:
@@ -165,8 +174,43 @@ def watch(encoder: nn.Module, held_out: HeldOut) -> dict[str, float]:
     """
     if len(held_out.frames) < 2:
         return {}
-    half = (0.5, 0.5, 0.5)  # pixels in [-1, 1], as in training
-    features = encode(encoder, held_out.frames.split(_BATCH), half, half, next(encoder.parameters()).device)
+    features = encode(encoder, held_out.frames.split(_BATCH), _HALF, _HALF, next(encoder.parameters()).device)
     found = retrieval(features, held_out.videos, held_out.shots)
     values = {} if found is None else {"retrieval": found.accuracy, "retrieval_chance": found.chance}
     return {**values, "spread": float(spread(features)), "effective_rank": float(effective_rank(features))}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a run is watched on; either may be missing."""
+
+    held_out: HeldOut | None
+    test: HeldOut | None  # labelled images: `videos` are their classes, each is a shot of its own
+
+    def look(self, model: Vivi) -> dict[str, float]:
+        """Retrieval, spread and rank of the features, and top-1 and top-5 of the classifier."""
+        # Where there are no videos, an image is to find one of its class.
+        frames = self.held_out or self.test
+        values = watch(model.encoder, frames) if frames else {}
+        if model.supervised_loss is not None and self.test is not None and len(self.test.frames):
+            head = model.supervised_loss.head
+            classifier = Classifier(head.weight.detach(), head.bias.detach(), ())
+            top1, top5 = top1_top5(
+                model.encoder, classifier, self.test.frames, self.test.videos, _HALF, _HALF, head.weight.device
+            )
+            values.update(top1=top1, top5=top5)
+        return values
+
+
+def read_watched(index: Index | None, images: LabelledImages | None, size: int) -> Watched:
+    """Reads and decodes what is watched: frames of the index, and images that are for testing."""
+    held_out = read_held_out(index, size) if index is not None else None
+    return Watched(held_out, read_test_images(images, size) if images is not None else None)
+
+
+def read_test_images(images: LabelledImages, size: int) -> HeldOut:
+    squares, labels, unreadable = test_squares(images, size, _MOST_IMAGES)
+    note = (
+        f"{len(unreadable)} test images cannot be read and are left out: {unreadable[0]}, ..." if unreadable else ""
+    )
+    return HeldOut(squares, labels, torch.arange(len(labels)), note)

@@ -17,10 +17,17 @@ SHOWN = {
     "infonce": "infonce",
     "order": "order",
     "shuffle": "shuffle",
+    "jigsaw": "jigsaw",
+    "location": "location",
+    "supervised": "labels",
     "rotation_accuracy": "rotation accuracy",
     "infonce_accuracy": "next shot",
     "order_accuracy": "order accuracy",
+    "jigsaw_accuracy": "jigsaw accuracy",
+    "location_accuracy": "location accuracy",
+    "supervised_accuracy": "label accuracy",
     "retrieval": "retrieval",
+    "top1": "top-1",
 }
 
 

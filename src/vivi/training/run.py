@@ -1,12 +1,13 @@
 """The folder of a run.
 
 recipe.json           the recipe, every field
-run.json              the corpus it learns from, what was overridden, versions
+run.json              the data it learns from, what was overridden, versions
 metrics.jsonl         losses, accuracies and retrieval over the steps; tensorboard/ has the same
-augmented.png         what the encoder sees
+augmented.png         what the encoder sees; labelled.png the same of labelled images
 curves.png            the metrics as curves, drawn at the end and on the way
 checkpoints/          to resume from
 encoder.safetensors   the result, and encoder.json, which says how to load it
+classifier.safetensors, classifier.json   where there are labels
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from pathlib import Path
 import timm
 import torch
 
-from vivi.batches.index import Index
 from vivi.errors import UserError
 from vivi.recipe_files import differences, read_recipe, recipe_json
 from vivi.recipes import Recipe
 from vivi.storage import storage, write_atomically
+from vivi.training.data import Data
 
 # What write_atomically leaves behind of our files when it is killed.
-_OURS = re.compile(r"(recipe\.json|run\.json|metrics\.jsonl|augmented\.png|curves\.png|encoder\.\w+)\.\d+\.tmp")
+_OURS = re.compile(r"(recipe\.json|run\.json|metrics\.jsonl|\w+\.png|(encoder|classifier)\.\w+)\.\d+\.tmp")
 
 
-def open_run(out: Path, recipe: Recipe, named: Recipe, index: Index) -> None:
+def open_run(out: Path, recipe: Recipe, named: Recipe, data: Data) -> None:
     """Begins the run, or makes sure that the one in the folder is this; `named` is the recipe before overrides."""
     path = out / "recipe.json"
     leftovers = [entry for entry in out.iterdir() if _OURS.fullmatch(entry.name)]  # of a run that was killed
     if path.exists():
-        _check_same(out, read_recipe(path), recipe, index)
+        _check_same(out, read_recipe(path), recipe, data)
     elif set(out.iterdir()) - {out / "run.json", *leftovers}:
         lost = " (its recipe.json is gone: put it back)" if (out / "checkpoints").exists() else ""
         raise UserError(f"{out} holds other files and is no run{lost}; choose a new or empty folder for --out")
     else:
-        _write_about(out, recipe, named, index)
+        _write_about(out, recipe, named, data)
     with storage(out):
         for leftover in leftovers:
             leftover.unlink(missing_ok=True)
@@ -47,10 +48,10 @@ def open_run(out: Path, recipe: Recipe, named: Recipe, index: Index) -> None:
     write_atomically(path, recipe_json(recipe).encode())
 
 
-def _write_about(out: Path, recipe: Recipe, named: Recipe, index: Index) -> None:
+def _write_about(out: Path, recipe: Recipe, named: Recipe, data: Data) -> None:
     about = {
-        "corpus": str(index.corpus.resolve()),
-        "corpus_fingerprint": index.fingerprint,
+        **data.places(),
+        **data.fingerprints(),
         "overridden": {name: {"from": old, "to": new} for name, (old, new) in differences(named, recipe).items()},
         "versions": {
             "python": platform.python_version(),
@@ -61,7 +62,7 @@ def _write_about(out: Path, recipe: Recipe, named: Recipe, index: Index) -> None
     write_atomically(out / "run.json", json.dumps(about, indent=2).encode() + b"\n")
 
 
-def _check_same(out: Path, before: Recipe, recipe: Recipe, index: Index) -> None:
+def _check_same(out: Path, before: Recipe, recipe: Recipe, data: Data) -> None:
     """Only the number of steps may differ, and only grow."""
     for name, (old, new) in differences(before, recipe).items():
         flag = "--" + name.replace("_", "-")
@@ -72,11 +73,14 @@ def _check_same(out: Path, before: Recipe, recipe: Recipe, index: Index) -> None
             raise UserError(f"{out} is a run of {old}, not of {new}; choose another --out, or name the recipe {old}")
         else:
             raise UserError(f"{out} was begun with {flag} {old}, not {new}; use the same value or another --out")
+    places, prints = data.places(), data.fingerprints()
     try:
-        fingerprint = json.loads((out / "run.json").read_text())["corpus_fingerprint"]
+        about = json.loads((out / "run.json").read_text())
+        changed = [name for name in prints if about[name] != prints[name]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{out / 'run.json'} is missing or damaged ({error}); choose another --out") from None
-    if fingerprint != index.fingerprint:
+    for name in changed:
+        what, where = ("another corpus", "corpus") if name == "corpus_fingerprint" else ("other images", "images")
         raise UserError(
-            f"{out} was begun on another corpus than {index.corpus} is now; go on with that, or choose a new --out"
+            f"{out} was begun on {what} than {places[where]} is now; go on with that, or choose a new --out"
         )

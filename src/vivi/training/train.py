@@ -1,4 +1,4 @@
-"""vivi train: from a corpus and a recipe to a run."""
+"""vivi train: from a recipe and what it learns from to a run."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from vivi.batches.index import Index, open_index
+from vivi.batches.frames import FrameStream
+from vivi.batches.image_stream import ImageStream
 from vivi.batches.loader import Loader
-from vivi.batches.sampler import Eligible, eligible
 from vivi.errors import UserError, first_line
 from vivi.machine import available_cores
-from vivi.model.encoder import build_encoder, describe, write_encoder
+from vivi.model.encoder import describe
 from vivi.model.vivi import Vivi, build_model
-from vivi.recipe_files import differences
-from vivi.recipes import Recipe, check_recipe
+from vivi.recipe_checks import check_recipe
+from vivi.recipe_files import batch_in_words, differences
+from vivi.recipes import Recipe
 from vivi.storage import StorageError, locked
 from vivi.training.checkpoint import restore
 from vivi.training.curves import draw_curves
+from vivi.training.data import Data, Sources, image_stream, open_data, video_stream
 from vivi.training.distributed import World, join_world, said_once
-from vivi.training.loop import Training
+from vivi.training.loop import Batches, Training, write_results
 from vivi.training.machine import Machine
 from vivi.training.memory import cores_at_once
 from vivi.training.metrics import MetricsLog
-from vivi.training.monitor import read_held_out
+from vivi.training.monitor import read_watched
 from vivi.training.progress import TrainProgress
 from vivi.training.run import open_run
 from vivi.training.state import build_optimiser, load_state
 from vivi.training.stop import StopRequest
-from vivi.video.corpus import Corpus
 
 # More of them wait for Python's lock, and make the thread that feeds the GPU wait: 16 are a third slower than 4.
 MOST_THREADS = 4
@@ -41,13 +42,13 @@ MOST_THREADS = 4
 
 def train(
     recipe: Recipe,
-    corpus: Path,
+    sources: Sources,
     out: Path,
     machine: Machine | None = None,
     console: Console | None = None,
     named: Recipe | None = None,
 ) -> None:
-    """Trains a recipe on a corpus, or goes on where the run in `out` was.
+    """Trains a recipe on what it learns from, or goes on where the run in `out` was.
 
     Raises KeyboardInterrupt when a signal asked it to stop, after saving. `named` is the recipe before overrides.
     """
@@ -59,7 +60,7 @@ def train(
     try:
         with join_world(machine.device) as world, ExitStack() as stack:
             world.first_alone(lambda: stack.enter_context(locked(out, "vivi train")))
-            _train(recipe, named, corpus, out, machine, console if world.rank == 0 else Console(quiet=True), world)
+            _train(recipe, named, sources, out, machine, console if world.rank == 0 else Console(quiet=True), world)
     except StorageError as error:
         remedy = "make room" if error.full else "see to it"
         raise UserError(
@@ -67,55 +68,63 @@ def train(
         ) from error
 
 
-def check_runs(recipes: Sequence[Recipe], corpus: Path) -> None:
-    """Raises for the first recipe that cannot work with this corpus."""
+def check_runs(recipes: Sequence[Recipe], sources: Sources) -> None:
+    """Raises for the first recipe that cannot work with this data."""
     with said_once():
         for recipe in recipes:
             check_recipe(recipe)
-        index = open_index(Corpus(corpus))
         for recipe in recipes:
-            eligible(index, recipe.batch)
-            build_encoder(recipe.encoder, recipe.augment.size)
+            build_model(recipe, open_data(recipe, sources).classes)
 
 
 def _train(
-    recipe: Recipe, named: Recipe, corpus: Path, out: Path, machine: Machine, console: Console, world: World
+    recipe: Recipe, named: Recipe, sources: Sources, out: Path, machine: Machine, console: Console, world: World
 ) -> None:
     with said_once():
         mine = world.cores(recipe.batch.cores)
-        index = world.first_alone(lambda: open_index(Corpus(corpus))) or open_index(Corpus(corpus))
-        usable = eligible(index, recipe.batch)
-        model = build_model(recipe).to(world.device)
+        data = world.first_alone(lambda: open_data(recipe, sources)) or open_data(recipe, sources)
+        classes = data.labelled.classes if data.labelled else ()
+        model = build_model(recipe, len(classes)).to(world.device)
         at_once = _set_up(model, recipe, machine, len(mine), world)
-        world.first_alone(lambda: open_run(out, recipe, named, index))
+        world.first_alone(lambda: open_run(out, recipe, named, data))
         optimiser = build_optimiser(model, recipe.optimiser)
         start = _restore(model, optimiser, out, console, world)
-        _describe(recipe, named, model, index, usable, world, console)
+        on_gpu = world.device.type == "cuda"
+        videos, images = video_stream(data, recipe, encoded=on_gpu), image_stream(data, recipe, encoded=on_gpu)
+        _describe(recipe, named, model, data, videos, images, world, console)
         if start >= recipe.steps:
             if world.rank == 0:  # once more, in case the run was killed before it came to this
-                write_encoder(out, model.encoder, recipe.name, start)
+                write_results(out, model, classes, recipe.name, start)
                 draw_curves(out)
             console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
             return
         if start:
             console.print(f"going on after step {start}")
-        held_out = read_held_out(index, recipe.augment.size) if world.rank == 0 else None
-        if held_out is not None and held_out.note:
-            console.print(held_out.note, style="yellow", soft_wrap=True)
+        watched = read_watched(data.index, data.test, recipe.augment.size) if world.rank == 0 else None
+        for part in (watched.held_out, watched.test) if watched else ():
+            if part is not None and part.note:
+                console.print(part.note, style="yellow", soft_wrap=True)
 
     processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     threads = machine.threads or min(MOST_THREADS, max(1, available_cores() // processes_here))
-    pin = world.device.type == "cuda"
-    loader = Loader(index, recipe.batch, recipe.seed, mine.start, mine.stop, threads, start, recipe.steps, pin=pin)
-    with (
-        loader,
-        _metrics_log(out, start or -1, world) as log,
-        StopRequest() as stop,
-        TrainProgress(start, recipe.steps, console) as progress,
-    ):
-        training = Training(recipe, machine, out, world, model, optimiser, at_once, log, held_out, progress, console)
-        training.run(loader, start, stop)
-    if pin:
+    with ExitStack() as stack:
+
+        def load(stream: FrameStream | ImageStream | None) -> Loader | None:
+            if stream is None:
+                return None
+            loader = Loader(stream, mine.start, mine.stop, threads, start, recipe.steps, pin=on_gpu)
+            return stack.enter_context(loader)
+
+        labels = torch.from_numpy(data.labelled.labels) if data.labelled else torch.zeros(0, dtype=torch.int64)
+        batches = Batches(load(videos), load(images), labels)
+        log = stack.enter_context(_metrics_log(out, start or -1, world))
+        stop = stack.enter_context(StopRequest())
+        progress = stack.enter_context(TrainProgress(start, recipe.steps, console))
+        training = Training(
+            recipe, machine, out, world, model, optimiser, at_once, log, watched, batches, classes, progress, console
+        )
+        training.run(start, stop)
+    if on_gpu:
         console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
     console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
     if world.any(stop.requested):  # too late for this run, but not for what would come after it
@@ -151,23 +160,45 @@ def _restore(model: Vivi, optimiser: torch.optim.SGD, out: Path, console: Consol
 
 
 def _describe(
-    recipe: Recipe, named: Recipe, model: Vivi, index: Index, usable: Eligible, world: World, console: Console
+    recipe: Recipe,
+    named: Recipe,
+    model: Vivi,
+    data: Data,
+    videos: FrameStream | ImageStream | None,
+    images: ImageStream | None,
+    world: World,
+    console: Console,
 ) -> None:
-    batch = recipe.batch
     parameters = sum(parameter.numel() for parameter in model.encoder.parameters()) / 1e6
-    cores = f"{batch.cores} cores" if batch.cores > 1 else "one core"
+    cores = f"{recipe.batch.cores} cores" if recipe.batch.cores > 1 else "one core"
     processes = f" in {world.size} processes" if world.size > 1 else ""
     console.print(
         f"{recipe.name}: {describe(model.encoder.architecture)} ({parameters:.1f} M parameters), "
-        f"{batch.videos} videos × {batch.shots} shots × {batch.frames} frames a step in {cores}, "
+        f"{batch_in_words(recipe)} a step in {cores}, "
         f"on {_device_name(world.device)}{processes}",
         soft_wrap=True,
     )
     for name, (old, new) in differences(named, recipe).items():
         console.print(f"overridden: {name} = {new} (was {old})", soft_wrap=True)
-    videos = f"{len(usable.videos):,} training videos"
-    dropped = f", {usable.dropped:,} with fewer than {batch.shots} shots left out" if usable.dropped else ""
-    console.print(f"{index.corpus}: {videos}{dropped}, {int(index.test.sum()):,} held out", soft_wrap=True)
+    for note in data.notes():
+        console.print(note, style="yellow", soft_wrap=True)
+    if isinstance(videos, FrameStream):
+        usable, index = videos.eligible, videos.index
+        dropped = (
+            f", {usable.dropped:,} with fewer than {recipe.batch.shots} shots left out" if usable.dropped else ""
+        )
+        console.print(
+            f"{index.corpus}: {len(usable.videos):,} training videos{dropped}, {int(index.test.sum()):,} held out",
+            soft_wrap=True,
+        )
+    if isinstance(videos, ImageStream):
+        console.print(f"{videos.images.root}: {len(videos.images):,} images, their labels unused", soft_wrap=True)
+    if images is not None:
+        tests = f", {len(data.test):,} test images" if data.test else ", no test images (--images-test)"
+        console.print(
+            f"{images.images.root}: {len(images.images):,} labelled images of {data.classes:,} classes{tests}",
+            soft_wrap=True,
+        )
 
 
 def _device_name(device: torch.device) -> str:

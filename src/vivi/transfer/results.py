@@ -18,7 +18,7 @@ from vivi.transfer.tasks import GROUPS, Group
 
 FORMAT = 1
 _PACKAGES = ("vivi", "torch", "torchvision", "timm")
-Benchmark = Literal["vtab", "knn", "linear"]
+Benchmark = Literal["vtab", "knn", "linear", "classifier"]
 Protocol = Literal["v1", "v2", "full"]
 
 
@@ -64,10 +64,13 @@ class Result:
     classes: int
     score: Score  # vtab: of the setting with the best mean over tasks, unless only the task's own was asked for
     score_per_task: Score | None = None  # vtab: of the setting that is best on this task, where it was asked for
+    top5: float | None = None  # classifier: the share of labels among its first five; `score` is of the first
     sweep: tuple[Trial, ...] = ()
     quick: bool = False  # shortened schedules: for small studies, not to be compared with the paper
     split: str = "lists"  # "own split": the images are not those of VTAB, or not all, or dealt by us
     images: dict[str, int] = field(default_factory=dict)  # of sweep, validation, final and test
+    unreadable: int = 0  # images that were left out
+    notes: tuple[str, ...] = ()  # what else there is to know: which ones, and why
     settings: dict[str, Any] = field(default_factory=dict)  # batch, size, k, ...
     encoder_from: str = ""
     encoder_checksum: str = ""
@@ -139,17 +142,25 @@ def _result(content: dict[str, Any]) -> Result:
     fields["score_per_task"] = _score(content["score_per_task"]) if content.get("score_per_task") else None
     trials = (Trial(_setting(trial["setting"]), float(trial["accuracy"])) for trial in content.get("sweep", ()))
     fields["sweep"] = tuple(trials)
+    fields["notes"] = tuple(content.get("notes", ()))
     result = Result(**fields)
     names = (result.encoder, result.task, result.title)
     if not all(isinstance(name, str) and name for name in names) or result.group not in GROUPS:
         raise ValueError("encoder, task, title or group is impossible")
     scores = [score for score in (result.score, result.score_per_task) if score]
-    texts = (result.split, result.data_checksum, result.encoder_checksum, *(score.chosen_by for score in scores))
+    texts = (result.split, result.data_checksum, result.encoder_checksum, *result.notes)
+    texts += tuple(score.chosen_by for score in scores)
     counts = (result.classes, *result.images.values())
     if not all(isinstance(text, str) for text in texts) or not isinstance(result.quick, bool):
         raise ValueError("a field is of the wrong type")
     if not all(type(count) is int and count > 0 for count in counts):
         raise ValueError("classes and images must be counts")
+    if type(result.unreadable) is not int or result.unreadable < 0:
+        raise ValueError("unreadable must be a count")
+    if (result.top5 is not None) != (result.benchmark == "classifier"):
+        raise ValueError("top5 belongs to a classifier")
+    if result.top5 is not None and not result.score.median <= result.top5 <= 1:
+        raise ValueError("top5 must be between the accuracy and 1")
     if result.benchmark not in get_args(Benchmark) or result.protocol not in get_args(Protocol):
         raise ValueError("benchmark or protocol is unknown")
     return result

@@ -38,6 +38,23 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Classified:
+    """Which classifier is evaluated, on which images."""
+
+    encoder: str
+    """A run that was trained with labels, or timm:NAME with the classifier it has (pretrained, or with --weights)."""
+    images: Path
+    """A folder with a folder of test images for each class; one with train/ and val/, of which val/ is tested; or a
+    list of images and classes."""
+    out: Path = Path("results")
+    """Folder for the results."""
+    weights: Path | None = None
+    """A file of weights for timm:NAME."""
+    name: str = ""
+    """The classifier's name in results; none: that of its run or model."""
+
+
+@dataclass(frozen=True)
 class Neighbours:
     """How kNN votes."""
 

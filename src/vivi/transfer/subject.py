@@ -98,7 +98,7 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
             session.checksums[task.name] = task.checksum()
         except UserError as error:
             session.fail(task.name, error)
-    _check_name(model, subject.out)
+    check_name(model, subject.out)
     if not session.usable():
         session.finish([])
     try:
@@ -107,7 +107,7 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
         raise UserError(f"results cannot be written: {error}; the same command goes on") from None
 
 
-def _check_name(model: Model, out: Path) -> None:
+def check_name(model: Model, out: Path) -> None:
     """Raises where other weights have results under this name, or under one with the same files."""
     if len(model.name) > LONGEST_NAME:
         raise UserError(

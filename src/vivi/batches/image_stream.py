@@ -1,0 +1,116 @@
+"""Images for a loader: an unreadable one is replaced by the next of its class, and on a GPU the GPU decodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vivi.batches.augment import Canvas
+from vivi.batches.images import LabelledImages
+from vivi.batches.loader import Encoded, Pictures
+from vivi.batches.pictures import decode_on, read_picture
+from vivi.batches.sampler import Plan, StreamNumber, plan_images
+from vivi.errors import UserError, first_line
+from vivi.recipes import Recipe
+
+
+class ImageStream:
+    """`count` images a step, each augmented `copies` times. With `encoded`, JPEG files are left to the device."""
+
+    def __init__(
+        self,
+        images: LabelledImages,
+        count: int,
+        copies: int,
+        seed: int,
+        cores: int,
+        number: StreamNumber,
+        encoded: bool = False,
+    ) -> None:
+        self.images, self.count, self.copies = images, count, copies
+        self.seed, self.cores, self.number, self.encoded = seed, cores, number, encoded
+
+    def plan(self, step: int) -> Plan:
+        return plan_images(len(self.images), self.count, self.copies, self.seed, step, self.number)
+
+    def read(self, plan: Plan, item: int) -> Pictures:
+        image = int(plan.video[item])
+        try:
+            return Pictures([read_picture(self.images.path(image), self.encoded)], [])
+        except (OSError, ValueError) as error:
+            return Pictures([self.stand_in(image)], [self.damaged(image, first_line(error))])
+
+    def damaged(self, image: int, why: str) -> str:
+        return f"unreadable, the next of its class takes its place: image {self.images.path(image)}: {why}"
+
+    def stand_in(self, image: int) -> Tensor:
+        """The next readable image of the same class, after the last the first."""
+        labels = self.images.labels
+        same = np.flatnonzero(labels == labels[image])
+        for other in np.roll(same, -int(np.searchsorted(same, image)))[1:].tolist():
+            try:
+                return read_picture(self.images.path(other))
+            except (OSError, ValueError):
+                continue
+        name = self.images.classes[labels[image]]
+        raise UserError(
+            f"no image of class '{name}' in {self.images.root} can be read, neither {self.images.names[image]}; "
+            "replace them, or leave the class out"
+        )
+
+    def decode(
+        self, cores: Sequence[Canvas | Encoded], items: Tensor, device: torch.device
+    ) -> tuple[list[Canvas], list[str]]:
+        """Canvases of some cores, whose images are `items` (cores, images), in one go on the device; and what was
+        wrong."""
+        encoded = [core.pictures if isinstance(core, Encoded) else [] for core in cores]
+        pictures = decode_on(device, [picture for core in encoded for picture in core])
+        numbers = [int(number) for core, row in zip(encoded, items, strict=True) if core for number in row]
+        lines: list[str] = []
+        good: list[Tensor] = []
+        for picture, number in zip(pictures, numbers, strict=True):
+            if isinstance(picture, str):
+                lines.append(self.damaged(number, picture))
+                picture = self.stand_in(number).to(device)
+            good.append(picture)
+        rest = iter(good)
+        canvases = [
+            _pack_there([next(rest) for _ in core.pictures], core) if isinstance(core, Encoded) else core
+            for core in cores
+        ]
+        return canvases, lines
+
+
+def _pack_there(pictures: Sequence[Tensor], core: Encoded) -> Canvas:
+    """A canvas on the device where the pictures (3, height, width) are."""
+    sizes = np.array([picture.shape[1:] for picture in pictures], np.int32)
+    height, width = sizes.max(axis=0).tolist()
+    pixels = torch.zeros((len(pictures), 3, height, width), dtype=torch.uint8, device=pictures[0].device)
+    for place, picture in zip(pixels, pictures, strict=True):
+        place[:, : picture.shape[1], : picture.shape[2]] = picture
+    return Canvas(pixels, sizes, core.draws, core.copies)
+
+
+def unlabelled_stream(images: LabelledImages, recipe: Recipe, encoded: bool) -> ImageStream:
+    """The images that take the place of videos; their labels are not used."""
+    batch = recipe.batch
+    if len(images) < batch.videos:
+        raise UserError(
+            f"--batch.videos is {batch.videos}, but {images.root} has only {len(images)} images; lower it to "
+            f"{len(images)} at most (a multiple of --batch.cores)"
+        )
+    return ImageStream(images, batch.videos, batch.frames, recipe.seed, batch.cores, StreamNumber.FRAMES, encoded)
+
+
+def labelled_stream(images: LabelledImages, recipe: Recipe, encoded: bool) -> ImageStream:
+    count, cores = recipe.images.count, recipe.batch.cores
+    if len(images) < count:
+        raise UserError(
+            f"--images.count is {count}, but only {len(images)} labelled images of {images.root} are used "
+            f"(--images-fraction {recipe.images.fraction:g}); lower it to {len(images)} at most (a multiple of "
+            "--batch.cores)"
+        )
+    return ImageStream(images, count, recipe.images.copies, recipe.seed, cores, StreamNumber.LABELLED, encoded)

@@ -1,0 +1,170 @@
+"""Users' pictures, of every kind, as 8-bit RGB of a moderate size.
+
+As in TensorFlow's decoder, colours under transparency count, and a camera's note of how it was held does not.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.transforms.v2 import functional as vision
+
+from vivi.errors import first_line
+from vivi.images import as_rgb
+
+LARGEST = 512
+"""Pixels of a picture's short side at most: crops are seen at 224, and canvases stay small."""
+LARGEST_LONG = 4 * LARGEST
+"""Pixels of the long side at most, for pictures that are mostly edge."""
+
+# What Pillow may take a file for. It knows others, and would start other programs for some of them.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_MOST_ENCODED = 24_000_000  # pixels: a larger JPEG would take much of the device for a moment
+_AT_ONCE = 64  # JPEGs that the device decodes together: at most 4.6 GB of pixels before they are reduced
+_END_OF_JPEG = b"\xff\xd9"
+
+
+def read_picture(path: Path, encoded: bool = False) -> Tensor:
+    """A picture as RGB, uint8 (3, height, width), reduced to LARGEST.
+
+    With `encoded`, a plain JPEG is not decoded: its bytes, uint8 (length,), are for `decode_on`. Raises ValueError or
+    OSError with a reason in one line that does not name the path.
+    """
+    with _reasons(), open(path, "rb") as file:
+        return _read(file, encoded)
+
+
+def decode_on(device: torch.device | str, pictures: Sequence[Tensor]) -> list[Tensor | str]:
+    """What `read_picture` gave as RGB on the device, uint8 (3, height, width), or why that cannot be.
+
+    A CUDA device decodes JPEGs itself, many at once.
+    """
+    pixels: list[Tensor | str] = [one.to(device, non_blocking=True) if one.dim() == 3 else "" for one in pictures]
+    jpegs = [number for number, one in enumerate(pictures) if one.dim() == 1]
+    for start in range(0, len(jpegs), _AT_ONCE):
+        some = jpegs[start : start + _AT_ONCE]
+        decoded = _decode(torch.device(device), [pictures[number] for number in some])
+        for number, one in zip(some, decoded, strict=True):
+            pixels[number] = one
+    return pixels
+
+
+def _decode(device: torch.device, jpegs: list[Tensor]) -> list[Tensor | str]:
+    if device.type == "cuda":
+        try:
+            decoded = decode_jpeg(jpegs, mode=ImageReadMode.RGB, device=device)
+            return [_reduce(pixels) for pixels in decoded]
+        except RuntimeError:
+            pass  # one of them is damaged, and it does not say which; or this torchvision cannot
+    return [_decode_on_cpu(jpeg, device) for jpeg in jpegs]
+
+
+def _decode_on_cpu(jpeg: Tensor, device: torch.device) -> Tensor | str:
+    try:
+        with _reasons():
+            pixels = _read(io.BytesIO(jpeg.numpy().tobytes()), encoded=False)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return pixels.to(device)
+
+
+def _read(file: BinaryIO, encoded: bool) -> Tensor:
+    """The picture in an open file. Only its header is read before it is known to be of a bearable size."""
+    if not file.read(1):
+        raise ValueError("is empty")
+    file.seek(0)
+    _silence_pillow()
+    with Image.open(file, formats=_FORMATS) as image:
+        size = _reduced(image.size)
+        if _is_plain_jpeg(image) and (encoded or size == image.size):
+            file.seek(0)
+            jpeg = bytearray(file.read())
+            # One that lacks its end is for Pillow, which notices.
+            if jpeg.endswith(_END_OF_JPEG):
+                content = torch.frombuffer(jpeg, dtype=torch.uint8)
+                return content if encoded else _decode_jpeg(content, image)
+        return _pixels(image)
+
+
+def _decode_jpeg(content: Tensor, image: Image.Image) -> Tensor:
+    """A quarter faster than Pillow for a JPEG of ImageNet's size, and nearly all of it without Python's lock."""
+    try:
+        pixels: Tensor = decode_jpeg(content, mode=ImageReadMode.RGB)
+    except RuntimeError:
+        return _pixels(image)  # has the last word, and says in fewer words what is wrong
+    return pixels
+
+
+def _pixels(image: Image.Image) -> Tensor:
+    """Decoded and reduced by Pillow: uint8 (3, height, width)."""
+    size = _reduced(image.size)
+    # A JPEG is decoded at a half, a quarter or an eighth if that is large enough; its last pixel may be part of one.
+    drafted = image.draft(None, size)
+    image.load()
+    image.info.pop("transparency", None)  # of a palette: Pillow would advise RGBA
+    rgb = as_rgb(image)
+    if rgb.size != size:
+        rgb = rgb.resize(size, Image.Resampling.BILINEAR, box=drafted[1] if drafted else None)  # antialiased
+    return torch.from_numpy(np.array(rgb)).permute(2, 0, 1)  # (height, width, 3) to (3, height, width)
+
+
+def _is_plain_jpeg(image: Image.Image) -> bool:
+    """Whether any decoder can be trusted with it: grey or YCbCr, not CMYK, not RGB as it is."""
+    plain = image.format == "JPEG" and image.mode in ("L", "RGB") and image.info.get("adobe_transform") != 0
+    return plain and image.width * image.height <= _MOST_ENCODED
+
+
+def _reduce(pixels: Tensor) -> Tensor:
+    """Decoded pixels, uint8 (3, height, width), reduced like those that `read_picture` decodes."""
+    height, width = pixels.shape[1:]
+    size = _reduced((width, height))
+    if size == (width, height):
+        return pixels
+    reduced: Tensor = vision.resize(pixels, [size[1], size[0]], antialias=True)
+    return reduced
+
+
+def _reduced(size: tuple[int, int]) -> tuple[int, int]:
+    """Width and height at which a picture is used."""
+    scale = min(1, LARGEST / min(size), LARGEST_LONG / max(size))
+    width, height = (max(1, round(side * scale)) for side in size)
+    return width, height
+
+
+@contextmanager
+def _reasons() -> Iterator[None]:
+    """Turns whatever a picture makes its decoder raise into an error with a reason in one line, without its path."""
+    try:
+        yield
+    except UnidentifiedImageError:
+        raise ValueError(f"is damaged, or none of {', '.join(_FORMATS)}") from None
+    except Image.DecompressionBombError:
+        raise ValueError("has more pixels than the 179 million that Pillow reads") from None
+    except OSError as error:
+        raise OSError(error.strerror or first_line(error)) from None
+    except Exception as error:  # Pillow raises nearly everything for damaged files, SyntaxError among them
+        raise ValueError(first_line(error)) from None
+
+
+_FROM_PILLOW = re.compile(r"PIL\.")
+
+
+def _silence_pillow() -> None:
+    """No warnings of Pillow about large pictures and bad metadata on the console.
+
+    A filter for the process: one around each picture would not do in threads. It is looked for every time, because
+    a catch_warnings elsewhere, as in torch, drops the filters that were added meanwhile.
+    """
+    if ("ignore", None, Warning, _FROM_PILLOW, 0) not in warnings.filters:
+        warnings.filterwarnings("ignore", module=_FROM_PILLOW.pattern)

@@ -1,0 +1,110 @@
+"""What a run learns from: a corpus of videos, images, or both, as its recipe wants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vivi.batches.frames import FrameStream
+from vivi.batches.image_stream import ImageStream, labelled_stream, unlabelled_stream
+from vivi.batches.images import LabelledImages, class_balanced, find_images, find_test_images
+from vivi.batches.index import Index, open_index
+from vivi.batches.sampler import eligible
+from vivi.errors import UserError
+from vivi.recipes import Recipe
+from vivi.video.corpus import Corpus
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the data lies."""
+
+    corpus: Path | None = None
+    """A corpus made by vivi prepare, for recipes that learn from videos."""
+    images: Path | None = None
+    """Images, for recipes that learn from them: a folder with a folder per class, also one with train/ and val/, or a
+    list (.txt of lines 'path label', .csv with columns path, label)."""
+    images_list: Path | None = None
+    """Use only the images named in this file: .txt, one a line, or S4L's .json."""
+    images_test: Path | None = None
+    """Labelled images to watch top-1 and top-5 accuracy on, laid out like --images; default: val/ beside train/."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data, found and counted, but not read."""
+
+    index: Index | None  # of the videos
+    images: LabelledImages | None  # all of them
+    labelled: LabelledImages | None  # those whose labels are used
+    test: LabelledImages | None
+
+    @property
+    def classes(self) -> int:
+        return len(self.labelled.classes) if self.labelled else 0
+
+    def fingerprints(self) -> dict[str, str]:
+        """What a resumed run must find again."""
+        prints = {"corpus_fingerprint": self.index.fingerprint} if self.index else {}
+        return prints | ({"images_fingerprint": self.images.fingerprint()} if self.images else {})
+
+    def places(self) -> dict[str, str]:
+        places = {"corpus": str(self.index.corpus.resolve())} if self.index else {}
+        return places | ({"images": str(self.images.root.resolve())} if self.images else {})
+
+    def notes(self) -> list[str]:
+        """What was left out, a line each."""
+        return [note for images in (self.images, self.test) if images for note in images.notes]
+
+
+def open_data(recipe: Recipe, sources: Sources) -> Data:
+    """Finds what the recipe learns from; raises where it is missing, not wanted, or too little."""
+    index = images = labelled = test = None
+    if _wanted("--corpus", sources.corpus, wants_videos(recipe), recipe):
+        assert sources.corpus is not None
+        index = open_index(Corpus(sources.corpus))
+        eligible(index, recipe.batch)
+    if _wanted("--images", sources.images, wants_images(recipe), recipe):
+        assert sources.images is not None
+        images = find_images(sources.images, sources.images_list)
+        test = find_test_images(sources.images, sources.images_test, images.classes)
+    elif sources.images_list or sources.images_test:
+        raise UserError(f"{recipe.name} learns from no images: leave --images-list and --images-test out")
+    if images is not None and recipe.images.count:
+        labelled = class_balanced(images, recipe.images.fraction, recipe.images.fraction_seed)
+    data = Data(index, images, labelled, test)
+    video_stream(data, recipe)
+    image_stream(data, recipe)
+    return data
+
+
+def wants_videos(recipe: Recipe) -> bool:
+    return recipe.batch.videos > 0 and recipe.batch.source != "image"
+
+
+def wants_images(recipe: Recipe) -> bool:
+    return recipe.images.count > 0 or (recipe.batch.videos > 0 and recipe.batch.source == "image")
+
+
+def _wanted(flag: str, given: Path | None, wanted: bool, recipe: Recipe) -> bool:
+    what = "videos" if flag == "--corpus" else "images"
+    if wanted and given is None:
+        raise UserError(f"{recipe.name} learns from {what}: say where they are, {flag} {what}/")
+    if given is not None and not wanted:
+        raise UserError(f"{recipe.name} learns from no {what}: leave {flag} out, or choose another recipe")
+    return wanted
+
+
+def video_stream(data: Data, recipe: Recipe, encoded: bool = False) -> FrameStream | ImageStream | None:
+    """The videos of a recipe's steps, or the images in their place; with `encoded`, the device decodes images."""
+    if recipe.batch.videos == 0:
+        return None
+    if data.index is not None:
+        return FrameStream(data.index, recipe.batch, recipe.seed)
+    assert data.images is not None
+    return unlabelled_stream(data.images, recipe, encoded)
+
+
+def image_stream(data: Data, recipe: Recipe, encoded: bool = False) -> ImageStream | None:
+    """The labelled images of a recipe's steps."""
+    return labelled_stream(data.labelled, recipe, encoded) if data.labelled is not None else None

@@ -1,0 +1,276 @@
+"""vivi evaluate classifier: how often a classifier's first guess, or one of its first five, is an image's class."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import timm
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as vision
+
+from vivi import recipes
+from vivi.batches.images import LabelledImages, find_images, find_test_images
+from vivi.batches.pictures import read_picture
+from vivi.errors import UserError, first_line
+from vivi.machine import available_cores
+from vivi.model.classifier import Classifier, read_classifier, top_k
+from vivi.model.encoder import named_architecture
+from vivi.progress import ProgressLine
+from vivi.storage import StorageError
+from vivi.training.distributed import choose_device
+from vivi.transfer.features import encode
+from vivi.transfer.models import VTAB_SIZE, Model, checksum, load_model, load_weights, read_weights
+from vivi.transfer.results import Result, Score, versions, write_result
+from vivi.transfer.settings import Classified
+from vivi.transfer.subject import check_name
+
+BATCH = 256
+AHEAD = 3  # batches that are being read while another one is computed
+NAMED = 5  # of the images that cannot be read
+
+
+# --- images ---
+
+
+def central_square(picture: Tensor, size: int) -> Tensor:
+    """As in S4L's evaluation: the short side resized to size · 256 / 224, and of that the central square.
+
+    uint8 (3, h, w) -> (3, size, size)
+    """
+    # A strip of 1 × 2000 pixels would be 400 MB once resized; its ends are cut off in any case.
+    most = 4 * min(picture.shape[1:])
+    picture = vision.center_crop(picture, [min(side, most) for side in picture.shape[1:]])
+    resized = vision.resize(picture, [round(size * 256 / 224)], antialias=True)
+    square: Tensor = vision.center_crop(resized, [size, size])
+    return square.contiguous()
+
+
+def test_squares(images: LabelledImages, size: int, most: int) -> tuple[Tensor, Tensor, list[str]]:
+    """At most so many images, evenly over all: uint8 (n, 3, size, size), their labels (n,), and a line for each that
+    cannot be read and is left out."""
+    count = min(most, len(images))
+    chosen = [number * len(images) // count for number in range(count)]
+    squares, labels, unreadable = zip(*_read(images, chosen, size), strict=True)
+    lines = [line for part in unreadable for line in part]
+    _check_some_readable(images, count, lines)
+    return torch.cat(squares), torch.cat(labels), lines
+
+
+def _read(images: LabelledImages, chosen: Sequence[int], size: int) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
+    """Batches of squares (n, 3, size, size), their labels (n,), and a line for each image that cannot be read.
+
+    Threads: reading and resizing images leaves Python to itself.
+    """
+    threads = ThreadPoolExecutor(available_cores())
+    try:
+        waiting: deque[tuple[Sequence[int], list[Future[Tensor | str]]]] = deque()
+        for start in range(0, len(chosen), BATCH):
+            part = chosen[start : start + BATCH]
+            waiting.append((part, [threads.submit(_read_one, images.path(image), size) for image in part]))
+            if len(waiting) > AHEAD:
+                yield _gathered(images, *waiting.popleft(), size)
+        while waiting:
+            yield _gathered(images, *waiting.popleft(), size)
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def _read_one(path: Path, size: int) -> Tensor | str:
+    """The square of an image file, or why there is none."""
+    try:
+        return central_square(read_picture(path), size)
+    except (OSError, ValueError) as error:
+        return f"{path}: {first_line(error)}"
+
+
+def _gathered(
+    images: LabelledImages, part: Sequence[int], futures: list[Future[Tensor | str]], size: int
+) -> tuple[Tensor, Tensor, list[str]]:
+    found = [future.result() for future in futures]
+    squares = [square for square in found if isinstance(square, Tensor)]
+    labels = [int(images.labels[image]) for image, one in zip(part, found, strict=True) if isinstance(one, Tensor)]
+    stacked = torch.stack(squares) if squares else torch.empty(0, 3, size, size, dtype=torch.uint8)
+    return stacked, torch.tensor(labels, dtype=torch.int64), [line for line in found if isinstance(line, str)]
+
+
+def _check_some_readable(images: LabelledImages, count: int, unreadable: Sequence[str]) -> None:
+    if len(unreadable) == count:
+        raise UserError(f"none of {count:,} test images of {images.root} can be read (the first: {unreadable[0]})")
+
+
+def _find(source: Path, classes: Sequence[str]) -> LabelledImages:
+    """The test images, beside train/ or all there are, with labels in the order of `classes`."""
+    images = find_test_images(source, None, classes)
+    if images is None:
+        images = find_test_images(source, source, classes)
+    assert images is not None  # those that were named are found, or it is an error
+    return images
+
+
+# --- accuracy ---
+
+
+def top1_top5(
+    encoder: nn.Module,
+    classifier: Classifier,
+    images: Tensor,
+    labels: Tensor,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: torch.device | str,
+) -> tuple[float, float]:
+    """The shares of the images, uint8 (n, 3, size, size), whose label is the first guess, and among the first five.
+
+    The encoder, on the device, is in evaluation mode meanwhile, and unchanged afterwards.
+    """
+    network = nn.Sequential(encoder, classifier.layer().to(device))
+    first, five = 0, 0
+    for part, wanted in zip(images.split(BATCH), labels.split(BATCH), strict=True):
+        right = top_k(encode(network, [part], mean, std, device), wanted)
+        first, five = first + right[0], five + right[1]
+    return first / len(images), five / len(images)
+
+
+def evaluate_classifier(subject: Classified, console: Console, device: str = "auto") -> Result:
+    """Tests a classifier on labelled images, and writes the result."""
+    place = choose_device(device)
+    model, network, images = _open(subject)
+    check_name(model, subject.out)
+    for note in images.notes:
+        console.print(note, style="yellow", soft_wrap=True)
+    began = time.monotonic()
+    first, five, unreadable = _test(network.to(place), model, images, place, console)
+    count = len(images) - len(unreadable)
+    result = Result(
+        encoder=model.name,
+        benchmark="classifier",
+        protocol="full",
+        task=_title(subject.images),
+        title=_title(subject.images),
+        group="own",
+        classes=len(images.classes),
+        score=Score((first / count,)),
+        top5=five / count,
+        split="own split",
+        images={"test": count},
+        unreadable=len(unreadable),
+        notes=(*images.notes, *_named(unreadable)),
+        settings={"size": model.size, "classifier_checksum": checksum(network, model.mean, model.std)},
+        encoder_from=model.source,
+        encoder_checksum=model.checksum,
+        data_checksum=images.fingerprint(),
+        seconds=round(time.monotonic() - began, 2),
+        versions=versions(),
+    )
+    try:
+        write_result(subject.out, result)
+    except StorageError as error:
+        raise UserError(f"results cannot be written: {error}") from None
+    for line in _named(unreadable):
+        console.print(f"left out: {line}", style="yellow", soft_wrap=True)
+    console.print(in_one_line(result), soft_wrap=True)
+    return result
+
+
+def _test(
+    network: nn.Module, model: Model, images: LabelledImages, device: torch.device, console: Console
+) -> tuple[int, int, list[str]]:
+    """How many labels are the first guess, how many among the first five, and the images that cannot be read."""
+    done, first, five = 0, 0, 0
+    unreadable: list[str] = []
+    with ProgressLine("classifier", len(images), console) as progress:
+        for squares, labels, lines in _read(images, range(len(images)), model.size):
+            if len(squares):
+                right = top_k(encode(network, [squares], model.mean, model.std, device), labels)
+                first, five = first + right[0], five + right[1]
+            unreadable += lines
+            done += len(squares) + len(lines)
+            progress.show(done, f"{done:,} of {len(images):,} images")
+    _check_some_readable(images, len(images), unreadable)
+    return first, five, unreadable
+
+
+def in_one_line(result: Result) -> str:
+    """run: top-1 61.2 %, top-5 83.9 % of 50,000 images"""
+    top1, top5 = (f"{100 * share + 1e-9:.1f} %" for share in (result.score.median, result.top5 or 0.0))
+    left_out = f"; {result.unreadable:,} could not be read" if result.unreadable else ""
+    return f"{result.encoder}: top-1 {top1}, top-5 {top5} of {result.images['test']:,} images{left_out}"
+
+
+def _named(unreadable: Sequence[str]) -> tuple[str, ...]:
+    """The first few, and how many more."""
+    more = len(unreadable) - NAMED
+    return (*unreadable[:NAMED], *([f"and {more:,} more that cannot be read"] if more > 0 else []))
+
+
+def _title(source: Path) -> str:
+    """The name of a test set: that of its folder, or of the one that val/ is in."""
+    path = source.resolve()
+    if path.is_file():
+        return path.stem
+    return path.parent.name if path.name in ("val", "validation", "test") else path.name
+
+
+# --- classifiers ---
+
+
+def _open(subject: Classified) -> tuple[Model, nn.Module, LabelledImages]:
+    """The encoder as the other benchmarks know it, the network from its images to logits, and the test images."""
+    kind, _, name = subject.encoder.partition(":")
+    if kind in ("untrained", "ms", "mt-ssl", "ti"):
+        raise UserError(
+            f"{subject.encoder} has no classifier: give --encoder a run that was trained with labels, or timm:NAME"
+        )
+    if kind == "timm":
+        images = _find(subject.images, find_images(subject.images).classes)
+        return *_timm(name, subject, len(images.classes)), images
+    model = load_model(subject.encoder, subject.weights, name=subject.name)
+    run = Path(subject.encoder)
+    classifier = _of_run(run if run.is_dir() else run.parent, model)
+    return model, nn.Sequential(model.backbone, classifier.layer()), _find(subject.images, classifier.classes)
+
+
+def _of_run(run: Path, model: Model) -> Classifier:
+    """The classifier that was trained with the encoder of a run."""
+    classifier = read_classifier(run)
+    features = classifier.weight.shape[1]
+    if features != model.features:
+        raise UserError(
+            f"the classifier of {run} is for {features} features, its encoder has {model.features}: "
+            "take both from the same run"
+        )
+    step, other = (json.loads((run / f"{part}.json").read_bytes()).get("step") for part in ("encoder", "classifier"))
+    if step != other:
+        raise UserError(
+            f"in {run} the encoder is of step {step}, the classifier of step {other}: "
+            "if it is training, try again; if it was stopped, go on with it"
+        )
+    return classifier
+
+
+def _timm(name: str, subject: Classified, classes: int) -> tuple[Model, nn.Module]:
+    """A timm model with the classifier it has; its classes are numbers, in the sorted order of the folders."""
+    architecture = named_architecture(recipes.Encoder(name), VTAB_SIZE)  # says so where timm has no such model
+    config = timm.models.get_pretrained_cfg(architecture.name)
+    size = int(config.input_size[-1]) if config else VTAB_SIZE
+    model = load_model(subject.encoder, subject.weights, size, subject.name)
+    if subject.weights is None:
+        network: nn.Module = timm.create_model(name, pretrained=True)
+        known = int(getattr(network, "num_classes", 0))
+        if known != classes:
+            raise UserError(
+                f"{subject.encoder} knows {known:,} classes, {subject.images} has {classes:,}: "
+                "give the images of all classes that it was trained on"
+            )
+    else:
+        network = timm.create_model(name, num_classes=classes)
+        what = f"{name} with {classes:,} classes, as many as {subject.images} has"
+        load_weights(network, read_weights(subject.weights), subject.weights, what)
+    return model, network.eval()

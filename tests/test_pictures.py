@@ -1,0 +1,288 @@
+"""Pictures of every kind become the RGB that Pillow says they are; what cannot be read says why, in a line."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vivi.batches.pictures import LARGEST, decode_on, read_picture
+
+
+def smooth(height: int, width: int, seed: int = 0) -> Image.Image:
+    """A random picture without hard edges, which JPEG keeps well."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def pillow(path: Path) -> NDArray[np.uint8]:
+    with Image.open(path) as image:
+        return np.array(image.convert("RGB")).transpose(2, 0, 1)
+
+
+def difference(pixels: Tensor, expected: NDArray[np.uint8]) -> float:
+    assert pixels.dtype == torch.uint8 and tuple(pixels.shape) == expected.shape
+    return float(np.abs(pixels.cpu().numpy().astype(float) - expected).mean())
+
+
+def reason(path: Path) -> str:
+    with pytest.raises((ValueError, OSError)) as error:
+        read_picture(path)
+    said = str(error.value)
+    assert said and "\n" not in said and str(path.parent) not in said and "0x" not in said
+    return said
+
+
+KINDS: list[tuple[str, str, dict[str, Any]]] = [
+    ("RGB", "jpg", {}),
+    ("RGB", "jpg", {"progressive": True, "subsampling": 0}),
+    ("RGB", "jpg", {"keep_rgb": True}),
+    ("L", "jpg", {}),
+    ("CMYK", "jpg", {}),
+    ("RGB", "png", {}),
+    ("RGBA", "png", {}),
+    ("L", "png", {}),
+    ("LA", "png", {}),
+    ("1", "png", {}),
+    ("P", "png", {}),
+    ("P", "png", {"transparency": bytes(range(256))}),
+    ("P", "png", {"transparency": 3}),
+    ("RGB", "png", {"transparency": (1, 2, 3)}),
+    ("RGB", "webp", {}),
+    ("RGBA", "webp", {"lossless": True}),
+    ("RGB", "bmp", {}),
+    ("P", "bmp", {}),
+    ("P", "gif", {}),
+    ("L", "gif", {"transparency": 0}),
+    ("RGB", "tif", {}),
+    ("RGB", "tiff", {"compression": "tiff_lzw"}),
+    ("CMYK", "tif", {}),
+    ("RGB", "ppm", {}),
+    ("L", "pgm", {}),
+]
+
+
+@pytest.mark.parametrize(("mode", "suffix", "options"), KINDS)
+@pytest.mark.parametrize("size", [(1, 1), (37, 53)])
+def test_all_modes_and_formats(
+    tmp_path: Path, mode: str, suffix: str, options: dict[str, Any], size: tuple[int, int]
+) -> None:
+    path = tmp_path / f"x.{suffix}"
+    smooth(*size).convert(mode).save(path, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = pillow(path)
+    pixels = read_picture(path)
+    assert difference(pixels, expected) == 0
+    again = read_picture(path, encoded=True)
+    plain = suffix == "jpg" and mode in ("RGB", "L") and "keep_rgb" not in options
+    if plain:
+        assert again.dtype == torch.uint8 and again.numpy().tobytes() == path.read_bytes()
+    else:
+        assert torch.equal(again, pixels)
+    (decoded,) = decode_on("cpu", [again])
+    assert isinstance(decoded, Tensor) and torch.equal(decoded, pixels)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_sixteen_bits_lose_their_lower_eight(tmp_path: Path, suffix: str) -> None:
+    values = np.random.default_rng(0).integers(0, 65536, (9, 14)).astype(np.uint16)
+    values[0, :2] = 0, 65535
+    Image.fromarray(values).save(tmp_path / f"x.{suffix}")
+    assert difference(read_picture(tmp_path / f"x.{suffix}"), np.stack([(values >> 8).astype(np.uint8)] * 3)) == 0
+
+
+@pytest.mark.parametrize("suffix", ["gif", "png", "webp", "tif"])
+def test_of_an_animation_the_first_picture(tmp_path: Path, suffix: str) -> None:
+    frames = [smooth(30, 40, seed).quantize(64).convert("RGB") for seed in range(3)]
+    options: dict[str, Any] = {"lossless": True} if suffix == "webp" else {}
+    frames[0].save(path := tmp_path / f"x.{suffix}", save_all=True, append_images=frames[1:], **options)
+    assert difference(read_picture(path), np.array(frames[0]).transpose(2, 0, 1)) == 0
+
+
+def test_the_content_decides_and_not_the_suffix(tmp_path: Path) -> None:
+    smooth(20, 30).save(tmp_path / "x.png")
+    expected = pillow(tmp_path / "x.png")
+    (tmp_path / "x.png").rename(tmp_path / "x.jpg")
+    assert difference(read_picture(tmp_path / "x.jpg", encoded=True), expected) == 0
+
+
+def test_a_camera_held_upright_does_not_matter(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    smooth(20, 30).save(tmp_path / "x.jpg", exif=exif)
+    assert difference(read_picture(tmp_path / "x.jpg"), pillow(tmp_path / "x.jpg")) == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "reduced"),
+    [
+        ((512, 512), (512, 512)),
+        ((513, 700), (512, 699)),
+        ((800, 600), (683, 512)),
+        ((2100, 1500), (717, 512)),
+        ((600, 4800), (256, 2048)),
+        ((5000, 300), (2048, 123)),
+        ((300, 511), (300, 511)),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_large_pictures_are_reduced(
+    tmp_path: Path, size: tuple[int, int], reduced: tuple[int, int], suffix: str
+) -> None:
+    smooth(*size).save(path := tmp_path / f"x.{suffix}", quality=95)
+    pixels = read_picture(path)
+    assert tuple(pixels.shape) == (3, *reduced)
+    small = Image.fromarray(pillow(path).transpose(1, 2, 0)).resize(reduced[::-1], Image.Resampling.BOX)
+    assert difference(pixels, np.array(small).transpose(2, 0, 1)) < 1.5
+    (decoded,) = decode_on("cpu", [read_picture(path, encoded=True)])
+    assert isinstance(decoded, Tensor) and torch.equal(decoded, pixels)
+
+
+def test_a_long_thin_picture_does_not_blow_up(tmp_path: Path) -> None:
+    for suffix in ("jpg", "png"):
+        Image.new("RGB", (60_000, 10), (9, 99, 199)).save(path := tmp_path / f"x.{suffix}", quality=95)
+        pixels = read_picture(path)
+        assert tuple(pixels.shape) == (3, 1, 4 * LARGEST)
+        assert difference(pixels, np.resize(np.array([[[9]], [[99]], [[199]]]).repeat(2048, 2), (3, 1, 2048))) < 2
+
+
+def test_reducing_blurs_what_is_too_fine(tmp_path: Path) -> None:
+    # A chequerboard of single pixels becomes grey, not a pattern.
+    board = (np.indices((3 * LARGEST, 3 * LARGEST)).sum(0) % 2 * 255).astype(np.uint8)
+    for suffix in ("png", "jpg"):
+        Image.fromarray(board).save(path := tmp_path / f"x.{suffix}", quality=100)
+        pixels = read_picture(path).float()
+        assert abs(pixels.mean() - 127.5) < 2 and pixels.std() < 20
+
+
+def test_a_large_jpeg_is_decoded_small(tmp_path: Path) -> None:
+    Image.new("L", (9000, 6000), 90).save(path := tmp_path / "x.jpg")  # 54 megapixels
+    pixels = read_picture(path, encoded=True)
+    assert tuple(pixels.shape) == (3, 512, 768) and (pixels == 90).all()
+
+
+def test_more_pixels_than_pillow_reads_are_an_error(tmp_path: Path) -> None:
+    Image.new("1", (20_000, 9_000)).save(path := tmp_path / "x.png")  # 180 megapixels in a few bytes
+    assert "179 million" in reason(path)
+
+
+def test_pillow_does_not_write_on_the_console(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Image.new("L", (10_000, 9_500), 1).save(tmp_path / "large.jpg")  # 95 megapixels
+    smooth(8, 8).save(tmp_path / "exif.jpg", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x09" + b"\x01\x0f\0\x02\0\0\0\xff")
+    smooth(8, 8).convert("P").save(tmp_path / "palette.png", transparency=bytes(range(256)))
+    for name in ("large.jpg", "exif.jpg"):  # they do make Pillow warn
+        with pytest.warns(Warning), Image.open(tmp_path / name):
+            pass
+    paths = [tmp_path / name for name in ("exif.jpg", "large.jpg", "palette.png")]
+    with warnings.catch_warnings(record=True) as seen, ThreadPoolExecutor(4) as threads:
+        warnings.simplefilter("always")
+        with warnings.catch_warnings():
+            read_picture(paths[0])
+        assert [tuple(one.shape) for one in threads.map(read_picture, paths)] == [(3, 8, 8), (3, 512, 539), (3, 8, 8)]
+        filters = list(warnings.filters)
+        read_picture(paths[0])
+        assert warnings.filters == filters
+    assert not [str(one.message) for one in seen if "TorchVision" not in str(one.message)]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "text.jpg").write_text("no picture\n")
+    (tmp_path / "folder.jpg").mkdir()
+    (tmp_path / "script.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    assert reason(tmp_path / "empty.jpg") == "is empty"
+    assert "none of JPEG" in reason(tmp_path / "text.jpg")
+    assert "none of JPEG" in reason(tmp_path / "script.png")
+    assert reason(tmp_path / "folder.jpg") == "Is a directory"
+    assert reason(tmp_path / "gone.jpg") == "No such file or directory"
+    assert reason(tmp_path / "zero\0byte.jpg")
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif", "tif", "ppm"])
+def test_truncated_files_are_errors(tmp_path: Path, suffix: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (50, 60, 3), np.uint8)
+    Image.fromarray(noise).save(path := tmp_path / f"x.{suffix}")
+    whole = path.read_bytes()
+    for kept in (0.02, 0.5, 0.9):
+        path.write_bytes(whole[: int(len(whole) * kept)])
+        assert reason(path)
+        with pytest.raises((ValueError, OSError)):
+            read_picture(path, encoded=True)
+
+
+def test_damage_never_raises_anything_else(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "x"
+    readable = 0
+    for suffix in ("jpeg", "png", "webp", "bmp", "gif", "ppm"):
+        smooth(24, 31).save(whole := io.BytesIO(), suffix)
+        for _ in range(40):
+            damaged = np.frombuffer(whole.getvalue(), np.uint8).copy()
+            damaged[rng.integers(4, len(damaged), 6)] = rng.integers(0, 256, 6)
+            path.write_bytes(damaged.tobytes())
+            try:
+                readable += read_picture(path).dim() == 3
+            except (ValueError, OSError) as error:
+                assert str(error) and "\n" not in str(error)
+    assert 40 < readable < 240
+
+
+def test_a_batch_keeps_its_order_and_says_which_is_damaged(tmp_path: Path) -> None:
+    for number in range(70):  # more than are decoded at once
+        smooth(20, 20 + number, number).save(tmp_path / f"{number}.jpg")
+    smooth(25, 25).save(tmp_path / "x.png")
+    pictures = [read_picture(tmp_path / f"{number}.jpg", encoded=True) for number in range(70)]
+    rubbish = torch.arange(200, dtype=torch.uint8)
+    mixed = [pictures[0], rubbish, read_picture(tmp_path / "x.png"), *pictures[1:], torch.empty(0, dtype=torch.uint8)]
+    decoded = decode_on(torch.device("cpu"), mixed)
+    assert isinstance(decoded[1], str) and "none of JPEG" in decoded[1] and decoded[-1] == "is empty"
+    assert isinstance(decoded[2], Tensor) and difference(decoded[2], pillow(tmp_path / "x.png")) == 0
+    for number, one in enumerate([decoded[0], *decoded[3:-1]]):
+        assert isinstance(one, Tensor) and difference(one, pillow(tmp_path / f"{number}.jpg")) == 0
+    assert decode_on("cpu", []) == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_decodes_what_the_cpu_does(tmp_path: Path) -> None:
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("RGB", {}),
+        ("L", {}),
+        ("RGB", {"progressive": True}),
+        ("RGB", {"subsampling": 0}),
+        ("CMYK", {}),
+    ]
+    kinds.append(("RGB", {"keep_rgb": True}))
+    paths = []
+    for number in range(140):
+        mode, options = kinds[number % len(kinds)]
+        size = (700, 901) if number % 7 == 0 else (60 + number, 80)
+        smooth(*size, number).convert(mode).save(path := tmp_path / f"{number}.jpg", quality=95, **options)
+        paths.append(path)
+    rubbish = torch.arange(200, dtype=torch.uint8)
+    for extra in ([], [rubbish]):
+        decoded = decode_on("cuda", [read_picture(path, encoded=True) for path in paths] + extra)
+        for path, one in zip(paths, decoded, strict=False):
+            assert isinstance(one, Tensor) and one.is_cuda
+            assert difference(one, read_picture(path).numpy()) < 2
+        assert len(decoded) == len(paths) + len(extra) and all(isinstance(one, str) for one in decoded[len(paths) :])
+
+
+def test_threads_read_what_one_alone_does(tmp_path: Path) -> None:
+    kinds = [("RGB", "jpg"), ("CMYK", "jpg"), ("P", "gif"), ("RGBA", "png"), ("L", "tif"), ("RGB", "webp")]
+    paths = [tmp_path / f"{number}.{kinds[number % 6][1]}" for number in range(60)]
+    for number, path in enumerate(paths):
+        smooth(30 + number, 600, number).convert(kinds[number % 6][0]).save(path)
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(read_picture, paths))
+    assert all(torch.equal(one, read_picture(path)) for one, path in zip(together, paths, strict=True))
