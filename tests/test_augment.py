@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import colorsys
 import math
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,9 +14,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from vivi.batches.augment import Canvas, augment, centre_boxes, random_boxes, resize, unaugmented
-from vivi.batches.colour import distort, saturate, turn_hue
-from vivi.batches.draws import ASPECT, BRIGHTNESS, CONTRAST, DRAWS, FLIP, HEIGHT, HUE, ORDER, SATURATION, X, Y
+from vivi.batches.augment import (
+    Canvas,
+    augment,
+    augment_patches,
+    centre_boxes,
+    random_boxes,
+    random_crops,
+    resize,
+    unaugmented,
+)
+from vivi.batches.autoaugment import autoaugment
+from vivi.batches.colour import distort, hsv_noise, saturate, turn_hue
+from vivi.batches.draws import (
+    ASPECT,
+    AUTOAUGMENT,
+    BRIGHTNESS,
+    CONTRAST,
+    DRAWS,
+    FLIP,
+    HEIGHT,
+    HSV_HUE,
+    HSV_SATURATION,
+    HSV_VALUE,
+    HUE,
+    ORDER,
+    SATURATION,
+    X,
+    Y,
+)
+from vivi.batches.patches import PATCH_DRAWS, cut_patches, layout
 from vivi.recipes import Augment
 
 AREA, ASPECTS = (0.1, 1.0), (0.75, 4 / 3)
@@ -221,3 +250,66 @@ def test_a_gpu_computes_what_a_cpu_does() -> None:
         augment([canvas], settings, "cuda").cpu(), augment([canvas], settings), rtol=0, atol=0.01
     )
     torch.testing.assert_close(unaugmented(canvas, 48, "cuda").cpu(), unaugmented(canvas, 48), rtol=0, atol=0.005)
+
+
+def noise_by_colorsys(pixel: NDArray[np.float32], draws: NDArray[np.float32]) -> list[float]:
+    """S4L's HSV noise of one pixel, as its authors write it."""
+    u = [float(draw) for draw in draws]
+    h, s, v = colorsys.rgb_to_hsv(*map(float, pixel))
+    h = (h + (-0.1 + 0.2 * u[HSV_HUE])) % 1
+    channels = []
+    for x, part in ((s, HSV_SATURATION), (v, HSV_VALUE)):
+        exponent, factor, shift = u[part]
+        x = x ** (2 ** (-2 + 4 * exponent)) * 2 ** (-0.5 + factor) + (-0.1 + 0.2 * shift)
+        channels.append(min(max(x, 0), 1))
+    return list(colorsys.hsv_to_rgb(h, *channels))
+
+
+def test_hsv_noise_is_that_of_s4l_pixel_by_pixel() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.random((12, 3, 3, 4), np.float32)
+    images[0], images[1, :, 0], images[2, 0] = 0, 0.5, 1  # black, greys, saturated reds
+    draws = rng.random((12, DRAWS), np.float32)
+    noisy = hsv_noise(torch.from_numpy(images.copy()), torch.from_numpy(draws))
+    expected = [
+        [[noise_by_colorsys(image[:, y, x], own) for x in range(4)] for y in range(3)]
+        for image, own in zip(images, draws, strict=True)
+    ]
+    torch.testing.assert_close(noisy.permute(0, 2, 3, 1), torch.tensor(expected), rtol=0, atol=2e-5)
+
+
+def test_hsv_noise_comes_on_top_of_the_other_colours() -> None:
+    canvas = canvas_of(6, 0, [(20, 24)])
+    plain = Augment(size=16)
+    draws = torch.from_numpy(canvas.draws)
+    expected = hsv_noise((augment([canvas], plain) + 1) / 2, draws) * 2 - 1
+    torch.testing.assert_close(augment([canvas], replace(plain, hsv=True)), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["imagenet", "v0"])
+def test_with_a_policy_crops_are_autoaugmented_instead_of_coloured(policy: Literal["imagenet", "v0"]) -> None:
+    canvases = [canvas_of(5, seed, [(20, 24), (31, 17)]) for seed in range(3)]
+    settings = Augment(size=16)
+    crops = torch.cat([crop.round().byte() for one in canvases for crop, _ in random_crops(one, settings, "cpu")])
+    draws = np.concatenate([canvas.draws[:, AUTOAUGMENT] for canvas in canvases])
+    expected = autoaugment(crops, draws, policy) / 127.5 - 1
+    assert torch.equal(augment(canvases, replace(settings, policy=policy)), expected)
+
+
+def test_a_frame_is_augmented_as_often_as_its_canvas_says() -> None:
+    canvas = canvas_of(70, 0, [(20, 24), (31, 17)])
+    once = Canvas(canvas.pixels[:14], canvas.sizes[:14], canvas.draws, copies=5)
+    repeated = Canvas(once.pixels.repeat_interleave(5, dim=0), once.sizes.repeat(5, axis=0), canvas.draws)
+    settings = Augment(size=16)
+    assert torch.equal(augment([once], settings), augment([repeated], settings))
+    assert torch.equal(augment_patches([once], 16), augment_patches([repeated], 16))
+
+
+def test_patches_are_cut_from_the_whole_frame() -> None:
+    canvas = canvas_of(3, 0, [(50, 80), (61, 17)])
+    patches = augment_patches([canvas], 16)
+    for pixels, (height, width), draws, nine in zip(canvas.pixels, canvas.sizes, canvas.draws, patches, strict=True):
+        side = layout(16).whole
+        whole = tv.resize(pixels[:, :height, :width].float(), [side, side], antialias=True)
+        expected = cut_patches(whole[None], draws[None, :PATCH_DRAWS], 16)[0]
+        torch.testing.assert_close(nine, expected, rtol=0, atol=1e-3)

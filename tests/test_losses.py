@@ -10,13 +10,14 @@ import torch
 from losscheck import assert_always_finite, assert_bf16_gives_float32, assert_same, randomise
 from torch import Tensor, nn
 
-from vivi.losses import Contrastive, Exemplar, Rotation
+from vivi.losses import Contrastive, Exemplar, Rotation, Supervised
 from vivi.losses.exemplar import semi_hard_triplet
 from vivi.model import AttentionPooling, MeanPooling
 
 SIZES = [(1, 2, 2, 3), (2, 3, 4, 5), (3, 5, 2, 8), (2, 2, 8, 4)]  # cores, shots, frames, d
 LOSSES: list[tuple[Callable[[], nn.Module], int]] = [  # and their copies
     (lambda: Exemplar(5, 7), 1),
+    (lambda: Exemplar(5, 7, triplets="batch-hard"), 1),
     (lambda: Rotation(5), 4),
     (lambda: Contrastive(5, 7), 4),
 ]
@@ -113,6 +114,54 @@ def test_triplets_of_bf16_embeddings_are_computed_in_float32() -> None:
     assert loss.dtype == violations.dtype == torch.float32
     torch.testing.assert_close(loss, exact.float())
     torch.testing.assert_close(violations, exact_violations.float())
+
+
+def hardest_by_loops(core: Tensor, group: int) -> tuple[Tensor, float]:
+    """The batch-hard soft-margin loss of one core (shots, frames, d), and how often the negative is nearer."""
+    frames = [(shot, frame) for shot in range(core.shape[0]) for frame in range(core.shape[1])]
+    terms, nearer = [], []
+    for anchor in frames:
+        distances = {other: (core[anchor] - core[other]).norm() for other in frames if other != anchor}
+        farthest = max(distance for other, distance in distances.items() if other[0] == anchor[0])
+        nearest = min(d for other, d in distances.items() if other[0] // group != anchor[0] // group)
+        terms.append(torch.log(1 + torch.exp(farthest - nearest)))
+        nearer.append(float(nearest < farthest))
+    return mean(terms), sum(nearer) / len(nearer)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("group", [1, 2])
+def test_batch_hard_exemplars_agree_with_loops_over_frames(size: tuple[int, int, int, int], group: int) -> None:
+    cores, shots, frames, d = size
+    h = representations(cores, 1, shots * group, frames, d)
+    loss = randomise(Exemplar(d, 6, group=group, triplets="batch-hard"))
+    embeddings = h[:, 0] @ loss.head.weight.T + loss.head.bias
+    embeddings = embeddings / embeddings.norm(dim=-1, keepdim=True)
+    expected = [hardest_by_loops(core, group) for core in embeddings]
+    metrics = {"triplet_violations": [violations for _, violations in expected]}
+    assert_same(loss(h), [term for term, _ in expected], metrics, [h, *loss.parameters()])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("copies", [1, 4])
+def test_supervised_agrees_with_loops_over_views(size: tuple[int, int, int, int], copies: int) -> None:
+    cores, images, augmented, d = size
+    h = representations(cores, copies, images, augmented, d)
+    loss = randomise(Supervised(d, 6))
+    labels = torch.randint(6, (cores, images), generator=torch.Generator().manual_seed(0))
+    losses, accuracies = [], []
+    for core in range(cores):
+        terms, right = [], []
+        for copy in range(copies):
+            for image in range(images):
+                for view in range(augmented):
+                    logits = loss.head.weight @ h[core, copy, image, view] + loss.head.bias
+                    shares = logits.exp() / logits.exp().sum()
+                    terms.append(-shares[labels[core, image]].log())
+                    right.append(float(logits.argmax() == labels[core, image]))
+        losses.append(mean(terms))
+        accuracies.append(sum(right) / len(right))
+    assert_same(loss(h, labels), losses, {"supervised_accuracy": accuracies}, [h, *loss.parameters()])
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -156,6 +156,14 @@ def test_a_long_thin_picture_does_not_blow_up(tmp_path: Path) -> None:
         assert difference(pixels, np.resize(np.array([[[9]], [[99]], [[199]]]).repeat(2048, 2), (3, 1, 2048))) < 2
 
 
+def test_a_jpeg_that_is_decoded_small_keeps_its_place(tmp_path: Path) -> None:
+    # 65 rows are eight and an eighth at an eighth.
+    ramp = np.arange(65, dtype=np.uint8)[:, None].repeat(32 * LARGEST + 1, 1) * 3
+    Image.fromarray(ramp).save(path := tmp_path / "x.jpg", quality=95)
+    expected = Image.fromarray(ramp).convert("RGB").resize((4 * LARGEST, 8), Image.Resampling.BILINEAR)
+    assert difference(read_picture(path), np.array(expected).transpose(2, 0, 1)) < 2
+
+
 def test_reducing_blurs_what_is_too_fine(tmp_path: Path) -> None:
     # A chequerboard of single pixels becomes grey, not a pattern.
     board = (np.indices((3 * LARGEST, 3 * LARGEST)).sum(0) % 2 * 255).astype(np.uint8)

@@ -107,19 +107,25 @@ def sweep(recipe: Recipe, out: Path, values: str) -> list[tuple[Path, Recipe]]:
 
 def print_recipes(console: Console) -> None:
     """The paper's recipes, a line each; what the smaller ones change."""
-    table = Table("recipe", "encoder", "a step", "losses", "λ", "γ", box=None)
+    table = Table("recipe", "a step", "losses", "λ", "γ", box=None, pad_edge=False)
     for recipe in PAPER:
-        encoder, loss = recipe.encoder, recipe.loss
-        losses = (loss.frame, loss.video, "labels" if recipe.images.count else "none")
+        batch, images, loss = recipe.batch, recipe.images, recipe.loss
+        of_videos = {
+            "shot": f"{batch.videos} × {batch.shots} × {batch.frames}",
+            "frame": f"{batch.videos} frames × {batch.frames}",
+            "image": f"{batch.videos} images × {batch.frames}",
+        }[batch.source]
+        of_images = f"{images.count} labelled" + (f" × {images.copies}" if images.copies > 1 else "")
+        losses = (loss.frame, loss.video, "labels" if images.count else "none")
         table.add_row(
             Text(recipe.name, no_wrap=True),
-            encoder.name + (f" ×{encoder.width:g}" if encoder.width != 1 else ""),
-            batch_in_words(recipe),
+            " + ".join([of_videos] * (batch.videos > 0) + [of_images] * (images.count > 0)),
             " + ".join(name for name in losses if name != "none"),
             f"{loss.video_weight:g}" if loss.video != "none" else "",
-            f"{loss.supervised_weight:g}" if recipe.images.count else "",
+            f"{loss.supervised_weight:g}" if images.count else "",
         )
     console.print(table)
+    console.print("a step: videos × shots × frames; or frames, images, labelled images, each augmented × times")
     console.print("NAME-small: 112 px, an eighth of the batch, for one GPU and a corpus of hours")
     console.print("NAME-tiny: 48 px, a thin ResNet-18, for two CPU cores and a few minutes")
     console.print("vivi recipes NAME prints every field; vivi train NAME --field value overrides it")

@@ -236,9 +236,8 @@ def translate_y(images: Tensor, pixels: NDArray[np.float64]) -> Tensor:
 
 def rotate(images: Tensor, degrees: NDArray[np.float64], policy: Policy) -> Tensor:
     """Turned counter-clockwise about the middle of the image."""
-    if policy == "imagenet":
-        angles = np.radians(degrees % 360)
-    else:  # float32 from here on
+    angles: NDArray[np.floating] = np.radians(degrees)
+    if policy == "v0":  # TensorFlow is in float32 from here on
         angles = degrees.astype(np.float32) * np.float32(np.pi / 180)
     sin, cos = np.sin(angles), np.cos(angles)
     matrices = np.tile(np.eye(2, 3), (len(degrees), 1, 1))  # (n, 2, 3)

@@ -111,8 +111,6 @@ def _pixels(image: Image.Image) -> Tensor:
     size = _reduced(image.size)
     # A JPEG is decoded at a half, a quarter or an eighth if that is large enough; its last pixel may be part of one.
     drafted = image.draft(None, size)
-    image.load()
-    image.info.pop("transparency", None)  # of a palette: Pillow would advise RGBA
     rgb = as_rgb(image)
     if rgb.size != size:
         rgb = rgb.resize(size, Image.Resampling.BILINEAR, box=drafted[1] if drafted else None)  # antialiased
@@ -161,7 +159,7 @@ _FROM_PILLOW = re.compile(r"PIL\.")
 
 
 def _silence_pillow() -> None:
-    """No warnings of Pillow about large pictures and bad metadata on the console.
+    """No warnings of Pillow about large pictures, transparency and bad metadata on the console.
 
     A filter for the process: one around each picture would not do in threads. It is looked for every time, because
     a catch_warnings elsewhere, as in torch, drops the filters that were added meanwhile.

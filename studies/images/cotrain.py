@@ -1,0 +1,143 @@
+"""What do labels and videos add to each other? Trains with the same few labels alone, with the same videos alone, and
+with both, and tests all three on held-out images of the synthesized world.
+
+    vivi synthesize --out videos --videos 200
+    vivi prepare videos --out corpus --rate 5 --short-side 96 --test-fraction 0.2
+    python studies/images/cotrain.py --corpus corpus --task videos/tasks/object_class --out runs --json cotrain.json
+
+Top-1 is the classifier's own where a method has one. The linear probe is the same for all: ridge regression from the
+frozen features of the labelled images, of a strength chosen on the validation images.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+import vivi
+from vivi.batches.images import LabelledImages, class_balanced, find_images
+from vivi.model.classifier import read_classifier
+from vivi.recipes import RECIPES, Recipe
+from vivi.training.data import Sources
+from vivi.training.machine import Machine
+from vivi.training.train import train
+from vivi.transfer.features import embed
+from vivi.transfer.probes import accuracy, linear_probe
+
+Method = Literal["labels", "videos", "both"]
+
+
+@dataclass(frozen=True)
+class CoTrain:
+    """Trains and compares."""
+
+    corpus: Path
+    task: Path
+    """A folder in VTAB-1k layout: train800.txt has the labels, val200.txt chooses, test.txt tests."""
+    out: Path
+    """Folder for the runs; finished ones are not trained again."""
+    size: str = "tiny"
+    """Which of the recipes' sizes."""
+    fraction: float = 0.25
+    """Share of train800's labels that the methods see."""
+    steps: int = 800
+    weight: float = 1.0
+    """γ."""
+    video_weight: float = 0.0
+    """λ; 0: the recipe's."""
+    methods: tuple[Method, ...] = ("labels", "videos", "both")
+    seeds: tuple[int, ...] = (0, 1, 2)
+    validation: bool = False
+    """Test on the validation images, for choosing settings."""
+    machine: Machine = field(default_factory=Machine)
+    json: Path | None = None
+
+    def run(self, console: Console) -> None:
+        results: dict[str, list[dict[str, float]]] = {}
+        for seed in self.seeds:
+            for method in self.methods:
+                results.setdefault(method, []).append(self.scores(method, seed, console))
+        console.print(_table(results))
+        if self.json:
+            about = {"size": self.size, "fraction": self.fraction, "steps": self.steps, "weight": self.weight}
+            self.json.write_text(json.dumps({**about, "seeds": self.seeds, "results": results}, indent=1) + "\n")
+
+    def recipe(self, method: Method, seed: int) -> Recipe:
+        """The co-training recipe, and what is left of it without videos or without labels: the encoder is the same."""
+        both = RECIPES[f"vivi-ex4-co100-{self.size}"]
+        decay = self.steps * 4 // 5
+        loss = replace(both.loss, supervised_weight=self.weight)
+        if self.video_weight:
+            loss = replace(loss, video_weight=self.video_weight)
+        both = replace(
+            both,
+            steps=self.steps,
+            seed=seed,
+            images=replace(both.images, fraction=self.fraction),
+            loss=loss,
+            optimiser=replace(both.optimiser, decay_at=(decay,)),
+        )
+        if method == "videos":
+            return replace(
+                both, images=replace(both.images, count=0), loss=replace(both.loss, supervised_weight=0.0)
+            )
+        if method == "labels":
+            loss = replace(both.loss, frame="none", video="none", video_weight=0.0)
+            return replace(both, batch=replace(both.batch, videos=0), loss=loss)
+        return both
+
+    def scores(self, method: Method, seed: int, console: Console) -> dict[str, float]:
+        """Accuracies of one run on held-out images, in percent."""
+        run, images = self.out / f"{method}-seed{seed}", self.task / "train800.txt"
+        sources = Sources(
+            None if method == "labels" else self.corpus,
+            None if method == "videos" else images,
+            images_test=None if method == "videos" else self.task / "val200.txt",
+        )
+        recipe = self.recipe(method, seed)
+        train(recipe, sources, run, self.machine, console)
+        labelled = class_balanced(find_images(images), self.fraction, recipe.images.fraction_seed)
+        parts = [labelled, *(find_images(self.task / f"{name}.txt") for name in ("val200", "test"))]
+        features = [self.features(run, part) for part in parts]
+        labels = [torch.from_numpy(part.labels) for part in parts]
+        tested = 1 if self.validation else 2
+        logits = linear_probe(features[0], labels[0], features[1:], len(labelled.classes))
+        best = max(logits, key=lambda of_strength: accuracy(of_strength[0], labels[1]))
+        scores = {"linear probe": 100 * accuracy(best[tested - 1], labels[tested])}
+        if method == "videos":
+            return scores
+        classify = read_classifier(run).layer()
+        with torch.no_grad():
+            return {"top-1": 100 * accuracy(classify(features[tested]), labels[tested]), **scores}
+
+    def features(self, run: Path, images: LabelledImages) -> torch.Tensor:
+        encoder, _ = vivi.load_encoder(run)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        about = json.loads((run / "encoder.json").read_text())
+        paths = [images.path(index) for index in range(len(images))]
+        return embed(encoder.to(device), paths, about["input_size"], about["mean"], about["std"], device)
+
+
+def _table(results: dict[str, list[dict[str, float]]]) -> Table:
+    names = ("top-1", "linear probe")
+    table = Table("learned from", *names)
+    for method, scores in results.items():
+        cells = []
+        for name in names:
+            values = [score[name] for score in scores if name in score]
+            spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.1f}{spread}" if values else "")
+        table.add_row(method, *cells)
+    return table
+
+
+if __name__ == "__main__":
+    tyro.cli(CoTrain).run(Console(width=160))
