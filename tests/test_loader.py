@@ -50,8 +50,7 @@ def assert_equal(a: list[LoadedBatch], b: list[LoadedBatch]) -> None:
     assert [one.step for one in a] == [one.step for one in b]
     for left, right in zip(a, b, strict=True):
         assert torch.equal(left.noise, right.noise) and torch.equal(left.items, right.items)
-        for one, other in zip(left.cores, right.cores, strict=True):
-            assert isinstance(one, Canvas) and isinstance(other, Canvas)
+        for one, other in zip(canvases(left), canvases(right), strict=True):
             assert torch.equal(one.pixels, other.pixels)
             assert np.array_equal(one.sizes, other.sizes) and np.array_equal(one.draws, other.draws)
 
@@ -64,10 +63,14 @@ def jpeg(level: int, size: tuple[int, int] = (24, 16), mode: str = "RGB") -> byt
     return stream.getvalue()
 
 
+def canvases(batch: LoadedBatch) -> list[Canvas]:
+    """Of the cores of a batch of frames, which come decoded."""
+    return [core for core in batch.cores if isinstance(core, Canvas)]
+
+
 def levels(batch: LoadedBatch, core: int = 0) -> list[int]:
     """The colour of each frame of a core, to the nearest ten."""
-    canvas = batch.cores[core]
-    assert isinstance(canvas, Canvas)
+    canvas = canvases(batch)[core]
     means = [pixels[:, :h, :w].float().mean() for pixels, (h, w) in zip(canvas.pixels, canvas.sizes, strict=True)]
     return [round(float(mean) / 10) * 10 for mean in means]
 
@@ -80,7 +83,7 @@ def test_the_frames_are_those_of_the_plan(corpus: Path, index: Index) -> None:
         whole = plan(index, found, BATCH, 0, batch.step)
         assert torch.equal(batch.noise.flatten(0, 1), torch.from_numpy(whole.noise))
         assert batch.noise.shape == (2, 2, 3)
-        for number, canvas in enumerate(batch.cores):
+        for number, canvas in enumerate(canvases(batch)):
             place = 0
             for video in (2 * number, 2 * number + 1):
                 position = int(whole.video[video])
@@ -127,8 +130,7 @@ def test_the_cores_of_two_processes_make_the_batch_of_one(index: Index) -> None:
 def test_one_frame_is_read_once_and_augmented_as_often_as_asked(index: Index) -> None:
     batch = Batch(videos=4, shots=1, frames=3, cores=2, source="frame")
     for loaded in load(index, batch):
-        for canvas in loaded.cores:
-            assert isinstance(canvas, Canvas)
+        for canvas in canvases(loaded):
             assert (len(canvas.pixels), canvas.copies, len(canvas.draws)) == (2, 3, 6)
             views = augment([canvas], Augment(size=16)).unflatten(0, (2, 3))
             assert not torch.equal(views[:, 0], views[:, 1])
@@ -187,7 +189,7 @@ def test_a_shot_without_a_good_frame_is_grey(tmp_path: Path) -> None:
     index = corpus_of(tmp_path, [[b"?", b"!"], [jpeg(40)]])
     (batch,) = load(index, Batch(videos=1, shots=2, frames=3, cores=1), (0, 1), steps=1)
     assert levels(batch) == [130] * 3 + [40] * 3
-    assert (batch.cores[0].pixels[0, :, :16, :24] == 128).all()
+    assert (canvases(batch)[0].pixels[0, :, :16, :24] == 128).all()
 
 
 def test_a_shard_that_goes_stops_the_run_at_its_step(tmp_path: Path) -> None:
@@ -236,5 +238,5 @@ def test_ctrl_c_interrupts_the_consumer_and_ends_the_threads(index: Index) -> No
 def test_canvases_are_pinned_if_asked(index: Index) -> None:
     with Loader(FrameStream(index, BATCH, 0), 0, 2, 2, 0, 1, pin=True) as loader:
         (batch,) = loader
-    assert all(canvas.pixels.is_pinned() for canvas in batch.cores)
+    assert all(canvas.pixels.is_pinned() for canvas in canvases(batch))
     assert_equal([batch], load(index, steps=1))

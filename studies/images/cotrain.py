@@ -25,6 +25,7 @@ from rich.table import Table
 import vivi
 from vivi.batches.images import LabelledImages, class_balanced, find_images
 from vivi.model.classifier import read_classifier
+from vivi.recipe_files import with_field
 from vivi.recipes import RECIPES, Recipe
 from vivi.training.data import Sources
 from vivi.training.machine import Machine
@@ -49,10 +50,8 @@ class CoTrain:
     fraction: float = 0.25
     """Share of train800's labels that the methods see."""
     steps: int = 800
-    weight: float = 1.0
-    """γ."""
-    video_weight: float = 0.0
-    """λ; 0: the recipe's."""
+    set: tuple[str, ...] = ()
+    """Fields of the co-training recipe to change, for example loss.supervised_weight=2."""
     methods: tuple[Method, ...] = ("labels", "videos", "both")
     seeds: tuple[int, ...] = (0, 1, 2)
     validation: bool = False
@@ -67,28 +66,24 @@ class CoTrain:
                 results.setdefault(method, []).append(self.scores(method, seed, console))
         console.print(_table(results))
         if self.json:
-            about = {"size": self.size, "fraction": self.fraction, "steps": self.steps, "weight": self.weight}
+            about = {"size": self.size, "fraction": self.fraction, "steps": self.steps, "set": self.set}
             self.json.write_text(json.dumps({**about, "seeds": self.seeds, "results": results}, indent=1) + "\n")
 
     def recipe(self, method: Method, seed: int) -> Recipe:
-        """The co-training recipe, and what is left of it without videos or without labels: the encoder is the same."""
+        """The co-training recipe, and what is left of it without videos or without labels, with the same encoder."""
         both = RECIPES[f"vivi-ex4-co100-{self.size}"]
-        decay = self.steps * 4 // 5
-        loss = replace(both.loss, supervised_weight=self.weight)
-        if self.video_weight:
-            loss = replace(loss, video_weight=self.video_weight)
         both = replace(
             both,
             steps=self.steps,
             seed=seed,
             images=replace(both.images, fraction=self.fraction),
-            loss=loss,
-            optimiser=replace(both.optimiser, decay_at=(decay,)),
+            optimiser=replace(both.optimiser, decay_at=(self.steps * 4 // 5,)),
         )
+        for change in self.set:
+            name, _, value = change.partition("=")
+            both = with_field(both, name, value)
         if method == "videos":
-            return replace(
-                both, images=replace(both.images, count=0), loss=replace(both.loss, supervised_weight=0.0)
-            )
+            return replace(both, images=replace(both.images, count=0), loss=replace(both.loss, supervised_weight=0.0))
         if method == "labels":
             loss = replace(both.loss, frame="none", video="none", video_weight=0.0)
             return replace(both, batch=replace(both.batch, videos=0), loss=loss)

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -63,11 +64,32 @@ def decode_on(device: torch.device | str, pictures: Sequence[Tensor]) -> list[Te
 def _decode(device: torch.device, jpegs: list[Tensor]) -> list[Tensor | str]:
     if device.type == "cuda":
         try:
-            decoded = decode_jpeg(jpegs, mode=ImageReadMode.RGB, device=device)
-            return [_reduce(pixels) for pixels in decoded]
+            return [_reduce(pixels) for pixels in _decode_on_gpu(jpegs, device)]
+        except torch.AcceleratorError:
+            raise  # the GPU is lost
         except RuntimeError:
             pass  # one of them is damaged, and it does not say which; or this torchvision cannot
     return [_decode_on_cpu(jpeg, device) for jpeg in jpegs]
+
+
+def _decode_on_gpu(jpegs: list[Tensor], device: torch.device) -> list[Tensor]:
+    """Decoded in memory that belongs to a stream of ours.
+
+    torchvision (0.26) takes memory from the current stream and writes to it from a stream of its own, at once: what
+    the current stream still does with the memory's former content, it then does with pixels.
+    """
+    ours, current = _decoding_stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(ours):
+        decoded: list[Tensor] = decode_jpeg(jpegs, mode=ImageReadMode.RGB, device=device)
+    current.wait_stream(ours)
+    for pixels in decoded:
+        pixels.record_stream(current)
+    return decoded
+
+
+@lru_cache
+def _decoding_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def _decode_on_cpu(jpeg: Tensor, device: torch.device) -> Tensor | str:

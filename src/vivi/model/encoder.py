@@ -48,8 +48,8 @@ class Architecture:
 
 
 def group_norm(channels: int, **arguments: Any) -> nn.Module:
-    """32 groups, as BiT has them; fewer in thin layers, of two channels at least."""
-    norm: nn.Module = GroupNormAct(channels, num_groups=math.gcd(32, max(channels // 2, 1)), **arguments)
+    """32 groups, as BiT has them; fewer in thin layers, where a group would have less than eight channels."""
+    norm: nn.Module = GroupNormAct(channels, num_groups=math.gcd(32, max(channels // 8, 1)), **arguments)
     return norm
 
 

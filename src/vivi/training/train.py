@@ -223,5 +223,5 @@ def _set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: Wo
             f"--micro-batch {machine.micro_batch} does not divide this process's number of cores, {cores}, evenly"
         )
     if machine.compile == "on" or (machine.compile == "auto" and on_gpu):
-        model.encoder.backbone.compile()
+        model.encoder.backbone.compile(dynamic=False)  # one graph each for frames and for images
     return machine.micro_batch or fit
