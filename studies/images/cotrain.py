@@ -63,7 +63,9 @@ class CoTrain:
         results: dict[str, list[dict[str, float]]] = {}
         for seed in self.seeds:
             for method in self.methods:
-                results.setdefault(method, []).append(self.scores(method, seed, console))
+                scores = self.scores(method, seed, console)
+                console.print(f"{method}, seed {seed}: {scores}")
+                results.setdefault(method, []).append(scores)
         console.print(_table(results))
         if self.json:
             about = {"size": self.size, "fraction": self.fraction, "steps": self.steps, "set": self.set}
