@@ -17,7 +17,7 @@ from torch import nn
 import vivi
 from vivi import recipes
 from vivi.errors import UserError
-from vivi.model.encoder import Encoder, build_encoder, write_encoder
+from vivi.model.encoder import Encoder, build_encoder, named_architecture, write_encoder
 from vivi.model.normalisation import CoreBatchNorm
 
 SMALL = recipes.Encoder("resnetv2_18", width=0.125, bn_momentum=0.3)
@@ -117,6 +117,41 @@ def test_an_exported_encoder_computes_the_same_in_plain_timm(tmp_path: Path) -> 
         torch.testing.assert_close(plain.eval()(image[None]), expected)
         torch.testing.assert_close(loaded(image[None]), expected)
     assert expected.shape == (1, about["features"]) and expected.std() > 0
+
+
+@pytest.mark.parametrize("width", [0.125, 0.5])
+def test_with_group_norm_an_image_does_not_depend_on_the_others(width: float, tmp_path: Path) -> None:
+    encoder = build(replace(SMALL, width=width, norm="group")).train()
+    norms = [module for module in encoder.modules() if isinstance(module, nn.GroupNorm)]
+    assert norms and not encoder.norms
+    assert all(norm.num_groups <= 32 and norm.num_channels // norm.num_groups >= 8 for norm in norms)
+    write_encoder(tmp_path, encoder, "mine", 3)
+    images = torch.rand(6, 3, 32, 32, dtype=torch.float64) * 2 - 1
+    together = encoder.double()(images)
+    torch.testing.assert_close(together[:1], encoder(images[:1]))
+    loaded, _ = vivi.load_encoder(tmp_path)
+    torch.testing.assert_close(loaded.double()(images), together)
+    from_it = build(replace(SMALL, width=width, norm="group", start=str(tmp_path)))
+    torch.testing.assert_close(from_it.double()(images), together)
+    with pytest.raises(UserError, match=r"with group norm, the recipe wants .*--encoder\.norm"):
+        build(replace(SMALL, width=width, start=str(tmp_path)))
+
+
+def test_convolutions_beside_group_norm_have_standardised_weights() -> None:
+    encoder = build(replace(SMALL, norm="group")).double()
+    images = torch.rand(2, 3, 32, 32, dtype=torch.float64) * 2 - 1
+    before = encoder(images)
+    with torch.no_grad():
+        for module in encoder.modules():
+            if isinstance(module, nn.Conv2d):  # neither the scale of a kernel nor its mean is seen
+                module.weight.mul_(3).add_(0.1)
+    torch.testing.assert_close(encoder(images), before, rtol=1e-3, atol=1e-3)  # but for the eps in its division
+
+
+@pytest.mark.parametrize("name", ["resnetv2_50x1_bit", "resnetv2_50"])
+def test_the_papers_norms_are_those_of_the_named_models(name: str) -> None:
+    architecture = named_architecture(recipes.Encoder(name, norm="group"), 224)
+    assert architecture.group_norm == (name == "resnetv2_50"), "BiT's models have theirs already"
 
 
 def test_an_encoder_starts_from_an_earlier_run(tmp_path: Path) -> None:
