@@ -104,7 +104,7 @@ def test_an_unreadable_image_is_replaced_by_the_next_of_its_class_and_named(
     assert len(loader.damaged) == 2
     for line in loader.damaged:
         assert line.startswith("unreadable, the next of its class takes its place: image ") and "\n" not in line
-        assert "class1/3.jpg: " in line or "class1/4.jpg: " in line
+        assert "class1/3.jpg': " in line or "class1/4.jpg': " in line
 
 
 def test_a_class_of_unreadable_images_is_one_line(tmp_path: Path) -> None:

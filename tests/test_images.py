@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vivi.batches.images import LabelledImages, class_balanced, find_images, find_test_images
+from vivi.batches.images import LabelledImages, class_balanced, find_images, find_test_images, only_listed
 from vivi.errors import UserError
 
 
@@ -48,7 +48,7 @@ def unequal(sizes: list[int]) -> LabelledImages:
     """Images of classes of these sizes, that exist in name only."""
     classes = tuple(f"c{label:02}" for label in range(len(sizes)))
     names = [f"{name}/{number:05}.jpg" for name, size in zip(classes, sizes, strict=True) for number in range(size)]
-    return LabelledImages(Path("root"), names, np.repeat(np.arange(len(sizes)), sizes), classes)
+    return LabelledImages(Path("root"), Path("root"), names, np.repeat(np.arange(len(sizes)), sizes), classes)
 
 
 def test_a_folder_per_class_with_images_anywhere_below_it(tmp_path: Path) -> None:
@@ -199,13 +199,43 @@ def test_lines_that_cannot_be_used_are_counted_and_the_first_is_named(tmp_path: 
     broken, torn, missing = images.notes
     assert broken.startswith(f"left out 4 lines of {path} ") and broken.endswith("the first is line 2, 'lonely'")
     assert torn == f"left out 1 image with two labels in {path}: 'd.jpg', '0' and '1'"
-    assert missing == f"left out 2 images of {path}, not to be found: the first is 'gone.jpg'"
+    assert missing == f"left out 2 images of {path}, not to be found below {tmp_path}: the first is 'gone.jpg'"
 
 
-def test_the_largest_label(tmp_path: Path) -> None:
+def test_numbered_classes_may_have_gaps_but_not_be_nearly_all_empty(tmp_path: Path) -> None:
     touch(tmp_path, ["a.jpg", "b.jpg"])
-    images = find_images(write(tmp_path / "list.txt", "a.jpg 1000000", "b.jpg 7"))
-    assert images.labels.tolist() == [1_000_000, 7] and images.classes[1_000_000] == "1000000"
+    images = find_images(write(tmp_path / "list.txt", "a.jpg 199", "b.jpg 7"))
+    assert images.labels.tolist() == [199, 7] and len(images.classes) == 200
+    said = ("2 different labels, the largest of them 200", "201 classes", "number them from 0 on")
+    fails(lambda: find_images(write(tmp_path / "list.txt", "a.jpg 200", "b.jpg 7")), *said)
+
+
+def test_classes_of_which_a_list_names_none_are_left_out(tmp_path: Path) -> None:
+    source = touch(tmp_path / "set", ["a/0.jpg", "b/1.jpg", "c/2.jpg", "c/3.jpg"])
+    images = only_listed(find_images(source), write(path := tmp_path / "some.txt", "0.jpg", "3.jpg"))
+    assert images.classes == ("a", "c") and images.labels.tolist() == [0, 1]
+    assert images.notes == (f"left out 1 class name of which {path} names no image: 'b'",)
+
+
+def test_where_labels_are_not_used_images_need_none(tmp_path: Path) -> None:
+    flat = touch(tmp_path / "flat", ["0.jpg", "1.png", "readme"])
+    images = find_images(flat, labels=False)
+    assert list(images.names) == ["0.jpg", "1.png"] and images.path(0).exists() and len(images.classes) == 1
+    one = find_images(touch(tmp_path / "one", ["a/b/0.jpg", "a/1.jpg"]), labels=False)
+    assert list(one.names) == ["a/1.jpg", "a/b/0.jpg"]
+    classes = find_images(touch(tmp_path / "two", ["a/0.jpg", "b/1.jpg"]), labels=False)
+    assert classes.classes == ("a", "b"), "they are of use to watch what is learned"
+    fails(lambda: find_images(touch(tmp_path / "bare", ["readme"]), labels=False), "holds no images")
+
+
+def test_what_is_meant_is_guessed(tmp_path: Path) -> None:
+    touch(tmp_path / "set", ["train/a/0.jpg", "train/b/1.jpg"])
+    fails(lambda: find_images(tmp_path / "set"), "one class only, 'train'", f"give {tmp_path / 'set' / 'train'}, if")
+    touch(tmp_path / "corpus", ["corpus.json"])
+    fails(lambda: find_images(tmp_path / "corpus"), "is a corpus of videos", "--corpus")
+    touch(tmp_path / "both", ["train/a/0.jpg", "train/b/1.jpg", "val/b/2.jpg"])
+    test = find_test_images(tmp_path / "set" / "train", tmp_path / "both", ("a", "b"))
+    assert test is not None and list(test.names) == ["b/2.jpg"] and test.source == tmp_path / "both" / "val"
 
 
 def test_lists_that_cannot_be_used(tmp_path: Path) -> None:
@@ -232,27 +262,26 @@ def test_only_listed_images_by_path_or_by_their_last_part(tmp_path: Path) -> Non
     for path in everything[1:]:
         path.write_text(json.dumps({"values": names}))
     for path in everything:
-        images = find_images(source, path)
+        images = only_listed(find_images(source), path)
         assert list(images.names) == ["a/a_1.jpg", "b/b_0.jpg", "b/same.jpg"] and images.labels.tolist() == [0, 1, 1]
         assert images.notes == (
             f"left out 2 names in {path} without an image in {source}: the first is 'gone_1.jpg'",
         )
-    images = find_images(source, write(everything[0], "a_0.jpg", "b_0.jpg", "same.jpg"))
+    images = only_listed(find_images(source), write(everything[0], "a_0.jpg", "b_0.jpg", "same.jpg"))
     assert len(images) == 2 and "several images have" in images.notes[0] and "'same.jpg'" in images.notes[0]
 
 
 def test_listed_names_that_cannot_be_used(tmp_path: Path) -> None:
     source = touch(tmp_path / "set", ["a/0.jpg", "b/1.jpg", "c/2.jpg", "c/same.jpg", "b/same.jpg"])
     path = tmp_path / "some.txt"
-    fails(lambda: find_images(source, path), str(path), "cannot be read")
-    fails(lambda: find_images(source, write(path, "x.jpg")), "no image", "'x.jpg'")
-    fails(lambda: find_images(source, write(path, "same.jpg")), "no image", "write their paths from")
-    fails(lambda: find_images(source, write(path, "")), "no image", "give a .txt")
-    fails(lambda: find_images(source, write(path, "0.jpg", "2.jpg")), "no image of class 'b'; add")
-    fails(lambda: find_images(source, write(path, "0.jpg")), "no image of class 'b', nor of 1 others")
+    fails(lambda: only_listed(find_images(source), path), str(path), "cannot be read")
+    fails(lambda: only_listed(find_images(source), write(path, "x.jpg")), "no image", "'x.jpg'")
+    fails(lambda: only_listed(find_images(source), write(path, "same.jpg")), "no image", "write their paths from")
+    fails(lambda: only_listed(find_images(source), write(path, "")), "no image", "give a .txt")
+    fails(lambda: only_listed(find_images(source), write(path, "0.jpg")), "images of one class only, 'a'; add some")
     for wrong in ("[]", "{}", '{"values": 3}', '{"values": [1]}', "{", '{"values": ' + "[" * 100_000):
         path = write(tmp_path / "some.json", wrong)
-        fails(partial(find_images, source, path), str(path), "no file names", '"values"')
+        fails(partial(only_listed, find_images(source), path), str(path), "no file names", '"values"')
 
 
 def test_the_same_number_from_every_class() -> None:
@@ -301,8 +330,6 @@ def test_classes_without_images_do_not_count(tmp_path: Path) -> None:
 
 
 def test_fractions_that_cannot_be_taken_name_one_that_can() -> None:
-    for fraction in (0.0, -0.1, 1.5, float("nan")):
-        fails(partial(class_balanced, unequal([9, 9]), fraction, 0), "--images-fraction", "at most 1")
     rng = np.random.default_rng(1)
     for _ in range(20):
         images = unequal(rng.integers(1, 600, int(rng.integers(2, 20))).tolist())
@@ -320,11 +347,16 @@ def test_the_fingerprint_tells_names_labels_and_classes_apart() -> None:
     images = unequal([3, 4])
     names, labels, classes = list(images.names), images.labels, images.classes
     one = images.fingerprint()
-    assert LabelledImages(Path("elsewhere"), tuple(names), labels.copy(), classes, ("a note",)).fingerprint() == one
+    assert (
+        LabelledImages(
+            Path("list.txt"), Path("elsewhere"), tuple(names), labels.copy(), classes, ("a note",)
+        ).fingerprint()
+        == one
+    )
     others = [
-        LabelledImages(images.root, [*names[:-1], "c01/x.jpg"], labels, classes),
-        LabelledImages(images.root, names, labels[::-1].copy(), classes),
-        LabelledImages(images.root, names, labels, ("c00", "x")),
+        LabelledImages(images.source, images.root, [*names[:-1], "c01/x.jpg"], labels, classes),
+        LabelledImages(images.source, images.root, names, labels[::-1].copy(), classes),
+        LabelledImages(images.source, images.root, names, labels, ("c00", "x")),
         class_balanced(images, 0.3, 0),
     ]
     assert len({one, *(other.fingerprint() for other in others)}) == 5

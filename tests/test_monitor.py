@@ -216,7 +216,7 @@ def test_held_out_frames_are_the_middle_squares() -> None:
     assert held_out.frames.dtype == torch.uint8
     assert torch.equal(held_out.frames[0], ramp[:, :, 20:40])
     assert torch.equal(held_out.frames[1], ramp[:, :, 20:40].transpose(1, 2))
-    assert (held_out.videos.tolist(), held_out.shots.tolist()) == ([5, 5], [6, 7])
+    assert (held_out.groups.tolist(), held_out.shots.tolist()) == ([5, 5], [6, 7])
 
 
 def test_frames_are_read_from_a_corpus_also_where_some_are_damaged(corpus: Path, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_frames_are_read_from_a_corpus_also_where_some_are_damaged(corpus: Path,
     held_out = read_held_out(index, size=32)
     counts = np.diff(index.first_shot)
     expected = [int(v) for v in np.flatnonzero(np.asarray(index.test, bool) & (counts >= 2))]
-    assert len(expected) >= 2 and sorted(set(held_out.videos.tolist())) == expected
+    assert len(expected) >= 2 and sorted(set(held_out.groups.tolist())) == expected
     assert held_out.frames.shape == (sum(min(counts[v], 4) for v in expected), 3, 32, 32)
     assert "retrieval" in watch(Colours(), held_out)
 

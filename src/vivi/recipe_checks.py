@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from vivi.errors import UserError, check_ranges
-from vivi.recipes import Augment, Batch, Images, Loss, Recipe
+from vivi.recipes import PATCHES, Batch, Images, Loss, Recipe, sees_patches
 
 
 def check_recipe(recipe: Recipe) -> None:
     """Raises for the first thing that cannot work."""
     batch, images, loss = recipe.batch, recipe.images, recipe.loss
     _check_numbers(recipe)
-    _check_augment(recipe.augment)
+    _check_augment(recipe)
     _check_streams(batch, images, loss)
     _check_frame_loss(batch, images, loss)
     _check_video_loss(loss, batch, batch.videos // batch.cores)
@@ -36,7 +37,8 @@ def _check_numbers(recipe: Recipe) -> None:
     check_ranges(optimiser, dict.fromkeys(["lr", "weight_decay", "warmup", "clip"], positive), "optimiser.")
 
 
-def _check_augment(augment: Augment) -> None:
+def _check_augment(recipe: Recipe) -> None:
+    augment = recipe.augment
     for flag, (low, high), most in (
         ("--augment.crop-area", augment.crop_area, 1.0),
         ("--augment.crop-aspect", augment.crop_aspect, 1000.0),
@@ -45,6 +47,10 @@ def _check_augment(augment: Augment) -> None:
     _require(
         not augment.hsv or augment.policy == "none",
         f"--augment.policy {augment.policy} takes the place of all colour: add --augment.no-hsv",
+    )
+    _require(
+        not sees_patches(recipe) or augment == replace(PATCHES, size=augment.size),
+        f"--loss.frame {recipe.loss.frame} cuts patches from the whole image: of --augment it has the size alone",
     )
 
 
@@ -61,6 +67,10 @@ def _check_streams(batch: Batch, images: Images, loss: Loss) -> None:
         (images.count > 0) == (loss.supervised_weight > 0),
         f"labelled images and their loss go together: --images.count is {images.count}, "
         f"--loss.supervised-weight {loss.supervised_weight:g}",
+    )
+    _require(
+        images.count > 0 or images == Images(),
+        "--images.fraction, --images.copies and --images.policy are about labelled images: set --images.count",
     )
     _require(
         not loss.on_labelled or images.count > 0, "--loss.on-labelled goes with labelled images: set --images.count"

@@ -107,7 +107,7 @@ def sweep(recipe: Recipe, out: Path, values: str) -> list[tuple[Path, Recipe]]:
 
 def print_recipes(console: Console) -> None:
     """The paper's recipes, a line each; what the smaller ones change."""
-    table = Table("recipe", "a step", "losses", "λ", "γ", box=None, pad_edge=False)
+    table = Table("recipe", "a step", "losses", "besides", box=None, pad_edge=False)
     for recipe in PAPER:
         batch, images, loss = recipe.batch, recipe.images, recipe.loss
         of_videos = {
@@ -116,19 +116,32 @@ def print_recipes(console: Console) -> None:
             "image": f"{batch.videos} images × {batch.frames}",
         }[batch.source]
         of_images = f"{images.count} labelled" + (f" × {images.copies}" if images.copies > 1 else "")
-        losses = (loss.frame, loss.video, "labels" if images.count else "none")
+        weighed = ((1, loss.frame), (loss.video_weight, loss.video), (loss.supervised_weight, "labels"))
         table.add_row(
             Text(recipe.name, no_wrap=True),
             " + ".join([of_videos] * (batch.videos > 0) + [of_images] * (images.count > 0)),
-            " + ".join(name for name in losses if name != "none"),
-            f"{loss.video_weight:g}" if loss.video != "none" else "",
-            f"{loss.supervised_weight:g}" if images.count else "",
+            " + ".join(
+                name if weight == 1 else f"{weight:g} {name}" for weight, name in weighed if weight and name != "none"
+            ),
+            ", ".join(_besides(recipe)),
         )
     console.print(table)
-    console.print("a step: videos × shots × frames; or frames, images, labelled images, each augmented × times")
-    console.print("NAME-small: 112 px, an eighth of the batch, for one GPU and a corpus of hours")
+    console.print("a step: videos × shots × frames; or frames, images, labelled images, augmented × times")
+    console.print("NAME-small: 112 px, at most 256 shots and images a step, for one GPU and a corpus of hours")
     console.print("NAME-tiny: 48 px, a thin ResNet-18, for two CPU cores and a few minutes")
     console.print("vivi recipes NAME prints every field; vivi train NAME --field value overrides it")
+
+
+def _besides(recipe: Recipe) -> Iterator[str]:
+    """What sets a recipe apart from others of the same losses."""
+    if recipe.encoder.width > 1 or "x3_" in recipe.encoder.name:
+        yield "×3 width"
+    if recipe.encoder.name.endswith("_bit"):
+        yield "group norm"
+    if recipe.images.fraction < 1:
+        yield f"{100 * recipe.images.fraction:g} % of labels"
+    if "v0" in (recipe.augment.policy, recipe.images.policy):
+        yield "AutoAugment"
 
 
 def batch_in_words(recipe: Recipe) -> str:
@@ -142,8 +155,7 @@ def batch_in_words(recipe: Recipe) -> str:
         parts.append(f"{batch.videos} {'images' if batch.source == 'image' else 'frames'}{times}")
     if images.count:
         times = f" × {images.copies}" if images.copies > 1 else ""
-        share = f" ({100 * images.fraction:g} %)" if images.fraction < 1 else ""
-        parts.append(f"{images.count} labelled images{times}{share}")
+        parts.append(f"{images.count} labelled images{times}")
     return " + ".join(parts)
 
 

@@ -266,12 +266,16 @@ def scheduled(
     return Optimiser(lr=lr, weight_decay=weight_decay, warmup=epochs(warmup, batch, images), decay_at=decay_at)
 
 
+# Patches are cut from the whole image; nothing else is done to it.
+PATCHES = Augment(64, (1.0, 1.0), (1.0, 1.0), flip=False, brightness=0.0, saturation=0.0)
+
+
 def from_patches(name: str, frame: Literal["jigsaw", "location"]) -> Recipe:
     return Recipe(
         name,
         steps=epochs(35, 128),
         batch=ONE_IMAGE,
-        augment=Augment(size=64),
+        augment=PATCHES,
         loss=replace(EXEMPLAR, frame=frame),
         optimiser=scheduled(128, 0.05, 1e-4, 5, (15, 25)),
     )
@@ -334,9 +338,13 @@ SWEEPS = {
 }
 
 
+def sees_patches(recipe: Recipe) -> bool:
+    return recipe.loss.frame in ("jigsaw", "location")
+
+
 def small(recipe: Recipe) -> Recipe:
-    """For one GPU and a corpus of hours: 112 px, an eighth of the batch, minutes."""
-    batch, images, patches = recipe.batch, recipe.images, recipe.loss.frame in ("jigsaw", "location")
+    """For one GPU and a corpus of hours: 112 px, at most 256 shots and 256 images a step, minutes."""
+    batch, images = recipe.batch, recipe.images
     return replace(
         recipe,
         name=f"{recipe.name}-small",
@@ -344,7 +352,7 @@ def small(recipe: Recipe) -> Recipe:
         encoder=replace(recipe.encoder, bn_momentum=0.1),
         batch=replace(batch, videos=min(batch.videos, 256 // batch.shots), cores=8),
         images=replace(images, count=min(images.count, 256)),
-        augment=replace(recipe.augment, size=recipe.augment.size if patches else 112),
+        augment=recipe.augment if sees_patches(recipe) else replace(recipe.augment, size=112),
         optimiser=replace(recipe.optimiser, lr=0.1, warmup=200, decay_at=(1_500, 1_800)),
     )
 
@@ -357,9 +365,10 @@ def tiny(recipe: Recipe) -> Recipe:
     sooner. Group norm learns at half the rate.
     """
     loss, batch, images = recipe.loss, recipe.batch, recipe.images
-    patches = loss.frame in ("jigsaw", "location")
-    if patches:
+    augment = replace(recipe.augment, size=48, crop_area=(0.3, 1.0), hue=0.1, contrast=0.5, hsv=False)
+    if sees_patches(recipe):
         loss = replace(loss, exemplar_features=64, patch_hidden=256)
+        augment = replace(recipe.augment, size=16)
     group_norm = recipe.encoder.name.endswith("_bit")
     width = 3 if "x3_" in recipe.encoder.name else recipe.encoder.width
     return replace(
@@ -369,9 +378,7 @@ def tiny(recipe: Recipe) -> Recipe:
         encoder=Encoder("resnetv2_18", width=width / 4, norm="group" if group_norm else "own", bn_momentum=0.1),
         batch=replace(batch, videos=min(batch.videos, 64 // batch.shots), frames=min(batch.frames, 4), cores=1),
         images=replace(images, count=min(images.count, 64), copies=min(images.copies, 4)),
-        augment=replace(
-            recipe.augment, size=16 if patches else 48, crop_area=(0.3, 1.0), hue=0.1, contrast=0.5, hsv=False
-        ),
+        augment=augment,
         loss=replace(loss, video_weight=5 * loss.video_weight if loss.video == "infonce" else loss.video_weight),
         optimiser=replace(recipe.optimiser, lr=0.05 if group_norm else 0.1, warmup=50, decay_at=(640,)),
     )

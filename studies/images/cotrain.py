@@ -55,7 +55,7 @@ class CoTrain:
     """Videos a step."""
     labels_lr: float = 0.3
     """Learning rates: each method has the one that did best on the validation images, with seed 100."""
-    videos_lr: float = 0.05
+    videos_lr: float = 0.1
     both_lr: float = 0.05
     set: tuple[str, ...] = ()
     """Fields of the co-training recipe to change, for example loss.supervised_weight=2."""

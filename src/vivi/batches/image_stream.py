@@ -44,7 +44,7 @@ class ImageStream:
             return Pictures([self.stand_in(image)], [self.damaged(image, first_line(error))])
 
     def damaged(self, image: int, why: str) -> str:
-        return f"unreadable, the next of its class takes its place: image {self.images.path(image)}: {why}"
+        return f"unreadable, the next of its class takes its place: image {str(self.images.path(image))!r}: {why}"
 
     def stand_in(self, image: int) -> Tensor:
         """The next readable image of the same class, after the last the first."""
@@ -57,7 +57,7 @@ class ImageStream:
                 continue
         name = self.images.classes[labels[image]]
         raise UserError(
-            f"no image of class '{name}' in {self.images.root} can be read, neither {self.images.names[image]}; "
+            f"no image of class {name!r} in {self.images.source} can be read, {self.images.names[image]!r} for one; "
             "replace them, or leave the class out"
         )
 
@@ -99,7 +99,7 @@ def unlabelled_stream(images: LabelledImages, recipe: Recipe, encoded: bool) -> 
     batch = recipe.batch
     if len(images) < batch.videos:
         raise UserError(
-            f"--batch.videos is {batch.videos}, but {images.root} has only {len(images)} images; lower it to "
+            f"--batch.videos is {batch.videos}, but {images.source} has only {len(images)} images; lower it to "
             f"{len(images)} at most (a multiple of --batch.cores)"
         )
     return ImageStream(images, batch.videos, batch.frames, recipe.seed, batch.cores, StreamNumber.FRAMES, encoded)
@@ -109,7 +109,7 @@ def labelled_stream(images: LabelledImages, recipe: Recipe, encoded: bool) -> Im
     count, cores = recipe.images.count, recipe.batch.cores
     if len(images) < count:
         raise UserError(
-            f"--images.count is {count}, but only {len(images)} labelled images of {images.root} are used "
+            f"--images.count is {count}, but only {len(images)} labelled images of {images.source} are used "
             f"(--images-fraction {recipe.images.fraction:g}); lower it to {len(images)} at most (a multiple of "
             "--batch.cores)"
         )

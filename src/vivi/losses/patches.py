@@ -23,10 +23,18 @@ DROPPED = 0.5  # share of the hidden units
 _ORDERS, _DROPOUT = 1, 2
 
 
-class Jigsaw(nn.Module):
-    """Of 100 permutations, which one are the patches in? A core sees all its images in the same `shown` of them."""
+class _OnPatches(nn.Module):
+    """A loss on the nine patches of an image, which take the place of copies."""
 
     copies = PATCHES
+
+    def views(self, frames: Tensor) -> Tensor:
+        """(cores, shots, frames, 9, 3, s, s) -> (cores, 9, shots, frames, 3, s, s)."""
+        return frames.movedim(3, 1)
+
+
+class Jigsaw(_OnPatches):
+    """Of 100 permutations, which one are the patches in? A core sees all its images in the same `shown` of them."""
 
     def __init__(self, features: int, embedding: int = 1000, hidden: int = 4096, shown: int = 8) -> None:
         super().__init__()
@@ -34,10 +42,6 @@ class Jigsaw(nn.Module):
         self.register_buffer("permutations", torch.tensor(read_permutations()), persistent=False)  # (100, 9)
         self.head = PatchHead(features, embedding, PATCHES, hidden, len(self.permutations))
         self.shown = shown
-
-    def views(self, frames: Tensor) -> Tensor:
-        """Patches are copies: (cores, shots, frames, 9, 3, s, s) -> (cores, 9, shots, frames, 3, s, s)."""
-        return frames.movedim(3, 1)
 
     def forward(self, h: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """h is (cores, 9, shots, frames, d), noise (cores, videos, any number), uniform in [0, 1)."""
@@ -48,10 +52,8 @@ class Jigsaw(nn.Module):
         return loss, {"jigsaw_accuracy": accuracy}
 
 
-class RelativeLocation(nn.Module):
+class RelativeLocation(_OnPatches):
     """Which of the eight places around the centre is a patch from? Each of the eight, beside the centre, is asked."""
-
-    copies = PATCHES
 
     def __init__(self, features: int, embedding: int = 1000, hidden: int = 4096) -> None:
         super().__init__()
@@ -59,10 +61,6 @@ class RelativeLocation(nn.Module):
         self.pairs: Tensor
         self.register_buffer("pairs", torch.tensor(pairs), persistent=False)  # (8, 2)
         self.head = PatchHead(features, embedding, 2, hidden, len(pairs))
-
-    def views(self, frames: Tensor) -> Tensor:
-        """Patches are copies: (cores, shots, frames, 9, 3, s, s) -> (cores, 9, shots, frames, 3, s, s)."""
-        return frames.movedim(3, 1)
 
     def forward(self, h: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """h is (cores, 9, shots, frames, d), noise (cores, videos, any number), uniform in [0, 1), for dropout."""

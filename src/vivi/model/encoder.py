@@ -24,6 +24,7 @@ from vivi.errors import UserError, first_line
 from vivi.images import as_rgb
 from vivi.model.heads import precise
 from vivi.model.normalisation import CoreBatchNorm
+from vivi.model.strides import use_patch_strides
 from vivi.storage import write_atomically
 
 
@@ -37,6 +38,7 @@ class Architecture:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     group_norm: bool = False  # with weight standardisation, in place of batch norm
+    patch_strides: bool = False  # those of the patch methods
 
     def create(self, pretrained: bool = False) -> nn.Module:
         """A plain timm model without a classifier."""
@@ -44,6 +46,8 @@ class Architecture:
         model: nn.Module = timm.create_model(
             self.name, pretrained=pretrained, num_classes=0, **self.arguments, **layers
         )
+        if self.patch_strides:
+            use_patch_strides(model)
         return model
 
 
@@ -119,27 +123,27 @@ class Encoder(nn.Module):
             norm.num_batches_tracked += 1
 
 
-def build_encoder(settings: recipes.Encoder, size: int) -> Encoder:
+def build_encoder(settings: recipes.Encoder, size: int, patch_strides: bool = False) -> Encoder:
     """The encoder of a recipe, with the weights it starts from; random ones depend on torch's seed."""
+    wanted = replace(named_architecture(settings, size), patch_strides=patch_strides)
     if settings.start not in ("", "pretrained"):
         architecture, state = read_encoder(Path(settings.start))
-        wanted = named_architecture(settings, size)
-        if wanted != replace(architecture, size=wanted.size, mean=wanted.mean, std=wanted.std):
+        as_wanted = {name: getattr(wanted, name) for name in ("size", "mean", "std", "patch_strides")}
+        if wanted != replace(architecture, **as_wanted):
             raise UserError(
                 f"{settings.start} holds {describe(architecture)}, the recipe wants {describe(wanted)}: "
                 "set --encoder.name, --encoder.width, --encoder.norm or --augment.size"
             )
         backbone = loaded_backbone(wanted, state, settings.start)
         return Encoder(replace(wanted, mean=architecture.mean, std=architecture.std), backbone, settings.bn_momentum)
-    architecture = named_architecture(settings, size)
     pretrained = settings.start == "pretrained"
-    backbone = create_backbone(architecture, pretrained)
+    backbone = create_backbone(wanted, pretrained)
     if pretrained:
         config: dict[str, Any] = backbone.pretrained_cfg  # type: ignore[assignment]
-        architecture = replace(architecture, mean=tuple(config["mean"]), std=tuple(config["std"]))
+        wanted = replace(wanted, mean=tuple(config["mean"]), std=tuple(config["std"]))
     elif settings.initialisation == "glorot":
         glorot(backbone)
-    return Encoder(architecture, backbone, settings.bn_momentum)
+    return Encoder(wanted, backbone, settings.bn_momentum)
 
 
 def describe(architecture: Architecture) -> str:
@@ -182,6 +186,8 @@ def named_architecture(settings: recipes.Encoder, size: int) -> Architecture:
 def create_backbone(architecture: Architecture, pretrained: bool) -> nn.Module:
     try:
         return architecture.create(pretrained)
+    except UserError:
+        raise
     except Exception as error:
         if not pretrained:
             raise UserError(f"timm cannot make {describe(architecture)}: {first_line(error)}") from None
@@ -214,6 +220,9 @@ def _within_cores(module: nn.Module, momentum: float) -> nn.Module:
 
 # --- files ---
 
+# What plain timm does not know of: said in encoder.json where it is so.
+_VARIANTS = ("group_norm", "patch_strides")
+
 
 def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
     """encoder.safetensors, which plain timm loads, and encoder.json, which says how."""
@@ -225,7 +234,7 @@ def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
         "input_size": architecture.size,
         "mean": architecture.mean,
         "std": architecture.std,
-        **({"group_norm": True} if architecture.group_norm else {}),
+        **{name: True for name in _VARIANTS if getattr(architecture, name)},
         "features": encoder.features,
         "recipe": recipe,
         "step": step,
@@ -262,7 +271,8 @@ def _read_architecture(about: Any) -> Architecture:
         raise ValueError("a field is of the wrong type")
     if len(mean) != 3 or len(std) != 3 or min(size, *std) <= 0 or size != int(size):
         raise ValueError("input_size, mean or std is impossible")
-    return Architecture(name, arguments, int(size), mean, std, about.get("group_norm", False) is True)
+    variants = {name: about.get(name, False) is True for name in _VARIANTS}
+    return Architecture(name, arguments, int(size), mean, std, **variants)
 
 
 def loaded_backbone(architecture: Architecture, state: dict[str, Tensor], where: object) -> nn.Module:

@@ -21,8 +21,7 @@ from vivi.losses import (
 from vivi.model.encoder import Encoder, build_encoder
 from vivi.model.heads import linear
 from vivi.model.pooling import AttentionPooling, MeanPooling
-from vivi.model.strides import use_patch_strides
-from vivi.recipes import Loss, Recipe
+from vivi.recipes import Loss, Recipe, sees_patches
 
 
 class Vivi(nn.Module):
@@ -60,9 +59,9 @@ def build_model(recipe: Recipe, classes: int = 0) -> Vivi:
     """The model of a recipe, with a classifier of so many classes; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        encoder = build_encoder(recipe.encoder, recipe.augment.size)
-        if recipe.loss.frame in ("jigsaw", "location"):
-            use_patch_strides(encoder.backbone)
+        # A patch of 64 pixels is of an image of 292; the encoder is used on whole ones, of 224.
+        patches, size = sees_patches(recipe), recipe.augment.size
+        encoder = build_encoder(recipe.encoder, size * 7 // 2 if patches else size, patches)
         return Vivi(encoder, recipe.loss, recipe.batch.shots, classes)
 
 

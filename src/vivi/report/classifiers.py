@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def classifiers_csv(results: Sequence[Result]) -> str:
     head = ["method", "test_set", "top1", "top5", "images", "unreadable", "classes", "data_checksum"]
     lines = [
         [
-            *(result.encoder, result.title, exact(_top1(result)), exact(_top5(result))),
+            *(result.encoder, result.title, *("" if top is None else exact(top) for top in _tops(result))),
             *(str(_images(result)), str(result.unreadable), str(result.classes), result.data_checksum),
         ]
         for result in results
@@ -60,7 +60,7 @@ def classifiers_sheet(results: Sequence[Result]) -> Sheet:
         (
             Entry(result.encoder),
             Entry(result.title),
-            *(Entry(number(top(result)), "", _is_best(result, results, top)) for top in (_top1, _top5)),
+            *(Entry(_shown(top), "", best) for top, best in zip(_tops(result), _bests(result, results), strict=True)),
             Entry(f"{_images(result):,}"),
         )
         for result in results
@@ -72,7 +72,8 @@ def classifiers_html(results: Sequence[Result], files: Sequence[Path]) -> str:
     """Everything below the section's heading."""
 
     def line(result: Result) -> str:
-        tops = [table_cell(number(top(result)), bold=_is_best(result, results, top)) for top in (_top1, _top5)]
+        marked = zip(_tops(result), _bests(result, results), strict=True)
+        tops = [table_cell(_shown(top), bold=best) for top, best in marked]
         unreadable = f"{result.unreadable:,} unreadable" if result.unreadable else ""
         cells = [
             table_cell(f"<bdi>{escape(result.title)}</bdi>"),
@@ -104,18 +105,23 @@ def _warnings(results: Sequence[Result]) -> list[str]:
     return [f"On {title}, the classifiers were not tested on the same images." for title in different]
 
 
-def _is_best(result: Result, results: Sequence[Result], top: Callable[[Result], float]) -> bool:
-    """Whether it has the highest number, as printed, of several on its test set."""
-    rivals = [one_digit(top(other)) for other in results if other.task == result.task]
-    return len(rivals) > 1 and one_digit(top(result)) == max(rivals)
+def _bests(result: Result, results: Sequence[Result]) -> list[bool]:
+    """Whether its top-1 and its top-5 are the highest, as printed, of several on its test set."""
+    rivals = [_tops(other) for other in results if other.task == result.task]
+    printed = [[one_digit(top) for top in column if top is not None] for column in zip(*rivals, strict=True)]
+    return [
+        top is not None and len(column) > 1 and one_digit(top) == max(column)
+        for top, column in zip(_tops(result), printed, strict=True)
+    ]
 
 
-def _top1(result: Result) -> float:
-    return 100 * result.score.median
+def _tops(result: Result) -> tuple[float, float | None]:
+    """Top-1 and top-5 in percent; of five classes all are among the first five guesses, and there is no top-5."""
+    return 100 * result.score.median, None if result.top5 is None else 100 * result.top5
 
 
-def _top5(result: Result) -> float:
-    return 100 * (result.top5 or 0.0)
+def _shown(top: float | None) -> str:
+    return "" if top is None else number(top)
 
 
 def _images(result: Result) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vivi.batches.frames import FrameStream
 from vivi.batches.image_stream import ImageStream, labelled_stream, unlabelled_stream
-from vivi.batches.images import LabelledImages, class_balanced, find_images, find_test_images
+from vivi.batches.images import LabelledImages, class_balanced, find_images, find_test_images, only_listed
 from vivi.batches.index import Index, open_index
 from vivi.batches.sampler import eligible
 from vivi.errors import UserError
@@ -22,12 +22,13 @@ class Sources:
     corpus: Path | None = None
     """A corpus made by vivi prepare, for recipes that learn from videos."""
     images: Path | None = None
-    """Images, for recipes that learn from them: a folder with a folder per class, also one with train/ and val/, or a
-    list (.txt of lines 'path label', .csv with columns path, label)."""
+    """Images, for recipes that learn from them: a folder with a folder per class; one with train/ and val/ (or
+    validation/, test/); or a list (.txt of lines 'path label', .csv with columns path, label)."""
     images_list: Path | None = None
-    """Use only the images named in this file: .txt, one a line, or S4L's .json."""
+    """Use only the labels of the images named in this file (.txt, one a line, or S4L's .json), in place of
+    --images-fraction."""
     images_test: Path | None = None
-    """Labelled images to watch top-1 and top-5 accuracy on, laid out like --images; default: val/ beside train/."""
+    """Labelled images to watch top-1 and top-5 accuracy on, laid out like --images; default: those beside train/."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,25 @@ class Data:
     def fingerprints(self) -> dict[str, str]:
         """What a resumed run must find again."""
         prints = {"corpus_fingerprint": self.index.fingerprint} if self.index else {}
-        return prints | ({"images_fingerprint": self.images.fingerprint()} if self.images else {})
+        for name, images in (("images_fingerprint", self.images), ("labels_fingerprint", self.labelled)):
+            prints |= {name: images.fingerprint()} if images else {}
+        return prints
 
     def places(self) -> dict[str, str]:
         places = {"corpus": str(self.index.corpus.resolve())} if self.index else {}
-        return places | ({"images": str(self.images.root.resolve())} if self.images else {})
+        for name, images in (("images", self.images), ("images_test", self.test)):
+            places |= {name: str(images.source.resolve())} if images else {}
+        return places
 
     def notes(self) -> list[str]:
-        """What was left out, a line each."""
-        return [note for images in (self.images, self.test) if images for note in images.notes]
+        """What was left out, and what is odd, a line each."""
+        notes = [note for images in (self.labelled or self.images, self.test) if images for note in images.notes]
+        if self.test is not None and self.images is not None:
+            learned = {str(self.images.root.resolve() / name) for name in self.images.names}
+            both = sum(str(self.test.root.resolve() / name) in learned for name in self.test.names)
+            if both:
+                notes.append(f"{both:,} of the {len(self.test):,} test images are also trained on")
+        return notes
 
 
 def open_data(recipe: Recipe, sources: Sources) -> Data:
@@ -66,16 +77,27 @@ def open_data(recipe: Recipe, sources: Sources) -> Data:
         eligible(index, recipe.batch)
     if _wanted("--images", sources.images, wants_images(recipe), recipe):
         assert sources.images is not None
-        images = find_images(sources.images, sources.images_list)
-        test = find_test_images(sources.images, sources.images_test, images.classes)
+        images = find_images(sources.images, labels=recipe.images.count > 0)
+        labelled = _labelled(images, recipe, sources.images_list)
+        if len(images.classes) > 1:
+            test = find_test_images(sources.images, sources.images_test, (labelled or images).classes)
     elif sources.images_list or sources.images_test:
         raise UserError(f"{recipe.name} learns from no images: leave --images-list and --images-test out")
-    if images is not None and recipe.images.count:
-        labelled = class_balanced(images, recipe.images.fraction, recipe.images.fraction_seed)
     data = Data(index, images, labelled, test)
     video_stream(data, recipe)
     image_stream(data, recipe)
     return data
+
+
+def _labelled(images: LabelledImages, recipe: Recipe, listed: Path | None) -> LabelledImages | None:
+    """The images whose labels the recipe uses."""
+    if recipe.images.count == 0:
+        if listed is not None:
+            raise UserError(f"{recipe.name} learns from no labels: leave --images-list out")
+        return None
+    if listed is not None:
+        return only_listed(images, listed)
+    return class_balanced(images, recipe.images.fraction, recipe.images.fraction_seed)
 
 
 def wants_videos(recipe: Recipe) -> bool:

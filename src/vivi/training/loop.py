@@ -24,7 +24,7 @@ from vivi.errors import UserError
 from vivi.model.classifier import Classifier, write_classifier
 from vivi.model.encoder import write_encoder
 from vivi.model.vivi import Vivi
-from vivi.recipes import Recipe
+from vivi.recipes import Recipe, sees_patches
 from vivi.training.checkpoint import save
 from vivi.training.curves import draw_curves
 from vivi.training.distributed import World, said_once
@@ -174,7 +174,7 @@ class Training:
         assert self.batches.videos is not None
         device, dtype, settings = self.world.device, self.model.encoder.precision, self.recipe.augment
         canvases = self.batches.videos.canvases(batch, some, device)
-        if self.recipe.loss.frame in ("jigsaw", "location"):
+        if sees_patches(self.recipe):
             frames = augment_patches(canvases, settings.size, device, dtype)
         else:
             frames = augment(canvases, settings, device, dtype)

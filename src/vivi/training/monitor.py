@@ -27,7 +27,7 @@ from vivi.transfer.features import encode
 
 _BATCH = 256  # frames that the encoder sees at once
 _CHUNK = 1024  # frames compared with all others at once
-_MOST_IMAGES = 1000  # test images that are watched: they stay in memory
+MOST_IMAGES = 1000  # test images that are watched: they stay in memory
 _HALF = (0.5, 0.5, 0.5)  # pixels in [-1, 1], as in training
 
 
@@ -135,7 +135,7 @@ class HeldOut:
     """The frames that are watched, decoded once."""
 
     frames: Tensor  # uint8 (n, 3, size, size)
-    videos: Tensor  # (n,)
+    groups: Tensor  # (n,): their videos
     shots: Tensor  # (n,)
     note: str = ""
 
@@ -175,7 +175,7 @@ def watch(encoder: nn.Module, held_out: HeldOut) -> dict[str, float]:
     if len(held_out.frames) < 2:
         return {}
     features = encode(encoder, held_out.frames.split(_BATCH), _HALF, _HALF, next(encoder.parameters()).device)
-    found = retrieval(features, held_out.videos, held_out.shots)
+    found = retrieval(features, held_out.groups, held_out.shots)
     values = {} if found is None else {"retrieval": found.accuracy, "retrieval_chance": found.chance}
     return {**values, "spread": float(spread(features)), "effective_rank": float(effective_rank(features))}
 
@@ -185,7 +185,7 @@ class Watched:
     """What a run is watched on; either may be missing."""
 
     held_out: HeldOut | None
-    test: HeldOut | None  # labelled images: `videos` are their classes, each is a shot of its own
+    test: HeldOut | None  # labelled images: `groups` are their classes, each is a shot of its own
 
     def look(self, model: Vivi) -> dict[str, float]:
         """Retrieval, spread and rank of the features, and top-1 and top-5 of the classifier."""
@@ -196,9 +196,11 @@ class Watched:
             head = model.supervised_loss.head
             classifier = Classifier(head.weight.detach(), head.bias.detach(), ())
             top1, top5 = top1_top5(
-                model.encoder, classifier, self.test.frames, self.test.videos, _HALF, _HALF, head.weight.device
+                model.encoder, classifier, self.test.frames, self.test.groups, _HALF, _HALF, head.weight.device
             )
-            values.update(top1=top1, top5=top5)
+            values["top1"] = top1
+            if head.out_features > 5:  # else it is always right
+                values["top5"] = top5
         return values
 
 
@@ -209,8 +211,8 @@ def read_watched(index: Index | None, images: LabelledImages | None, size: int) 
 
 
 def read_test_images(images: LabelledImages, size: int) -> HeldOut:
-    squares, labels, unreadable = test_squares(images, size, _MOST_IMAGES)
+    squares, labels, unreadable = test_squares(images, size, MOST_IMAGES)
     note = (
-        f"{len(unreadable)} test images cannot be read and are left out: {unreadable[0]}, ..." if unreadable else ""
+        f"unreadable test images, left out: {len(unreadable):,}; the first is {unreadable[0]}" if unreadable else ""
     )
     return HeldOut(squares, labels, torch.arange(len(labels)), note)

@@ -80,7 +80,12 @@ def _check_same(out: Path, before: Recipe, recipe: Recipe, data: Data) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{out / 'run.json'} is missing or damaged ({error}); choose another --out") from None
     for name in changed:
-        what, where = ("another corpus", "corpus") if name == "corpus_fingerprint" else ("other images", "images")
+        what, where = {
+            "corpus_fingerprint": ("another corpus", "corpus"),
+            "images_fingerprint": ("other images", "images"),
+            "labels_fingerprint": ("the labels of other images", "images"),
+        }[name]
         raise UserError(
-            f"{out} was begun on {what} than {places[where]} is now; go on with that, or choose a new --out"
+            f"{out} was begun on {what} than {places[where]} has now (it was {about.get(where)}); "
+            "go on with what it was, or choose a new --out"
         )

@@ -30,7 +30,7 @@ from vivi.training.loop import Batches, Training, write_results
 from vivi.training.machine import Machine
 from vivi.training.memory import cores_at_once
 from vivi.training.metrics import MetricsLog
-from vivi.training.monitor import read_watched
+from vivi.training.monitor import MOST_IMAGES, read_watched
 from vivi.training.progress import TrainProgress
 from vivi.training.run import open_run
 from vivi.training.state import build_optimiser, load_state
@@ -100,7 +100,7 @@ def _train(
             return
         if start:
             console.print(f"going on after step {start}")
-        watched = read_watched(data.index, data.test, recipe.augment.size) if world.rank == 0 else None
+        watched = read_watched(data.index, data.test, model.encoder.architecture.size) if world.rank == 0 else None
         for part in (watched.held_out, watched.test) if watched else ():
             if part is not None and part.note:
                 console.print(part.note, style="yellow", soft_wrap=True)
@@ -192,11 +192,12 @@ def _describe(
             soft_wrap=True,
         )
     if isinstance(videos, ImageStream):
-        console.print(f"{videos.images.root}: {len(videos.images):,} images, their labels unused", soft_wrap=True)
+        console.print(f"{videos.images.source}: {len(videos.images):,} images, their labels unused", soft_wrap=True)
     if images is not None:
-        tests = f", {len(data.test):,} test images" if data.test else ", no test images (--images-test)"
+        watched = f", {MOST_IMAGES:,} of them watched" if data.test and len(data.test) > MOST_IMAGES else ""
+        tests = f", {len(data.test):,} test images{watched}" if data.test else ", no test images (--images-test)"
         console.print(
-            f"{images.images.root}: {len(images.images):,} labelled images of {data.classes:,} classes{tests}",
+            f"{images.images.source}: {len(images.images):,} labelled images of {data.classes:,} classes{tests}",
             soft_wrap=True,
         )
 

@@ -27,7 +27,7 @@ from vivi.storage import StorageError
 from vivi.training.distributed import choose_device
 from vivi.transfer.features import encode
 from vivi.transfer.models import VTAB_SIZE, Model, checksum, load_model, load_weights, read_weights
-from vivi.transfer.results import Result, Score, versions, write_result
+from vivi.transfer.results import Result, Score, read_results, versions, write_result
 from vivi.transfer.settings import Classified
 from vivi.transfer.subject import check_name
 
@@ -87,7 +87,7 @@ def _read_one(path: Path, size: int) -> Tensor | str:
     try:
         return central_square(read_picture(path), size)
     except (OSError, ValueError) as error:
-        return f"{path}: {first_line(error)}"
+        return f"{str(path)!r}: {first_line(error)}"
 
 
 def _gathered(
@@ -107,9 +107,7 @@ def _check_some_readable(images: LabelledImages, count: int, unreadable: Sequenc
 
 def _find(source: Path, classes: Sequence[str]) -> LabelledImages:
     """The test images, beside train/ or all there are, with labels in the order of `classes`."""
-    images = find_test_images(source, None, classes)
-    if images is None:
-        images = find_test_images(source, source, classes)
+    images = find_test_images(source, source, classes)
     assert images is not None  # those that were named are found, or it is an error
     return images
 
@@ -143,7 +141,9 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     place = choose_device(device)
     model, network, images = _open(subject)
     check_name(model, subject.out)
-    for note in images.notes:
+    _check_images(model.name, subject, images)
+    notes = (*images.notes, *_trained_on(subject, images))
+    for note in notes:
         console.print(note, style="yellow", soft_wrap=True)
     began = time.monotonic()
     first, five, unreadable = _test(network.to(place), model, images, place, console)
@@ -157,11 +157,11 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
         group="own",
         classes=len(images.classes),
         score=Score((first / count,)),
-        top5=five / count,
+        top5=five / count if len(images.classes) > 5 else None,  # else it is always right
         split="own split",
         images={"test": count},
         unreadable=len(unreadable),
-        notes=(*images.notes, *_named(unreadable)),
+        notes=(*notes, *_named(unreadable)),
         settings={"size": model.size, "classifier_checksum": checksum(network, model.mean, model.std)},
         encoder_from=model.source,
         encoder_checksum=model.checksum,
@@ -199,22 +199,45 @@ def _test(
 
 def in_one_line(result: Result) -> str:
     """run: top-1 61.2 %, top-5 83.9 % of 50,000 images"""
-    top1, top5 = (f"{100 * share + 1e-9:.1f} %" for share in (result.score.median, result.top5 or 0.0))
+    top5 = f", top-5 {100 * result.top5 + 1e-9:.1f} %" if result.top5 is not None else ""
     left_out = f"; {result.unreadable:,} could not be read" if result.unreadable else ""
-    return f"{result.encoder}: top-1 {top1}, top-5 {top5} of {result.images['test']:,} images{left_out}"
+    top1 = f"top-1 {100 * result.score.median + 1e-9:.1f} %"
+    return f"{result.encoder}: {top1}{top5} of {result.images['test']:,} images{left_out}"
+
+
+def _check_images(name: str, subject: Classified, images: LabelledImages) -> None:
+    """A result on other images of the same name is not to be lost."""
+    for result in read_results(subject.out)[0] if subject.out.is_dir() else ():
+        same = (result.encoder, result.benchmark, result.task) == (name, "classifier", _title(subject.images))
+        if same and result.data_checksum != images.fingerprint():
+            raise UserError(
+                f"{subject.out} has a result of {name} on other images that are called {result.task} too; "
+                "choose another --out"
+            )
+
+
+def _trained_on(subject: Classified, images: LabelledImages) -> list[str]:
+    """Says so where a run is tested on the very images it was trained on."""
+    run = Path(subject.encoder)
+    try:
+        about = json.loads(((run if run.is_dir() else run.parent) / "run.json").read_text())
+        same = about["images"] == str(images.source.resolve())
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [f"{images.source} is what {run} was trained on: this is no test accuracy"] if same else []
 
 
 def _named(unreadable: Sequence[str]) -> tuple[str, ...]:
     """The first few, and how many more."""
     more = len(unreadable) - NAMED
-    return (*unreadable[:NAMED], *([f"and {more:,} more that cannot be read"] if more > 0 else []))
+    return (*unreadable[:NAMED], *([f"{more:,} more that cannot be read"] if more > 0 else []))
 
 
 def _title(source: Path) -> str:
-    """The name of a test set: that of its folder, or of the one that val/ is in."""
+    """The name of a test set: that of its folder, or of the one that val/ or a list is in."""
     path = source.resolve()
     if path.is_file():
-        return path.stem
+        return f"{path.parent.name}-{path.stem}"
     return path.parent.name if path.name in ("val", "validation", "test") else path.name
 
 
