@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count
@@ -54,6 +54,11 @@ class LabelledImages:
     def path(self, index: int) -> Path:
         """The file of an image."""
         return self.root / self.names[index]
+
+    def files(self) -> Iterator[str]:
+        """Where all of them are, whichever way they were named."""
+        root = os.path.realpath(self.root)
+        return (os.path.join(root, name) for name in self.names)
 
     def fingerprint(self) -> str:
         """Tells other names, labels or classes; the files are not looked into: a million would take minutes."""

@@ -61,8 +61,8 @@ class Data:
         """What was left out, and what is odd, a line each."""
         notes = [note for images in (self.labelled or self.images, self.test) if images for note in images.notes]
         if self.test is not None and self.images is not None:
-            learned = {str(self.images.root.resolve() / name) for name in self.images.names}
-            both = sum(str(self.test.root.resolve() / name) in learned for name in self.test.names)
+            tested = set(self.test.files())
+            both = sum(file in tested for file in self.images.files())
             if both:
                 notes.append(f"{both:,} of the {len(self.test):,} test images are also trained on")
         return notes
