@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -309,3 +311,14 @@ def test_an_unknown_recipe_gets_one_line_with_the_nearest_name(vivi: Run) -> Non
 
 def test_a_recipe_needs_nothing_but_a_name() -> None:
     assert Recipe("mine") == replace(RECIPES["vivi-ex4"], name="mine")
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    """It takes seconds to load, and most commands answer at once."""
+    said = subprocess.run(
+        [sys.executable, "-c", "import vivi.cli, sys; print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "False\n"

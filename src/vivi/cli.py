@@ -23,8 +23,8 @@ from vivi.recipe_files import find_recipe, print_recipe, print_recipes, recipe_j
 from vivi.recipes import RECIPES, Recipe
 from vivi.report.options import ReportOptions
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
-from vivi.training.data import Sources
 from vivi.training.machine import Machine as TrainMachine
+from vivi.training.sources import Sources
 from vivi.transfer.results import Protocol
 from vivi.transfer.settings import Classified, Neighbours, Subject, Sweep
 from vivi.transfer.settings import Machine as EvaluateMachine

@@ -14,9 +14,9 @@ from vivi.recipes import RECIPES, Recipe
 from vivi.report.options import ReportOptions
 from vivi.report.page import write_report
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
-from vivi.training.data import Sources
 from vivi.training.machine import Machine
 from vivi.training.metrics import read_metrics
+from vivi.training.sources import Sources
 from vivi.training.train import train
 from vivi.transfer.frozen import evaluate_frozen
 from vivi.transfer.settings import Subject

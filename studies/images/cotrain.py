@@ -28,8 +28,8 @@ from vivi.batches.images import LabelledImages, class_balanced, find_images
 from vivi.model.classifier import read_classifier
 from vivi.recipe_files import with_field
 from vivi.recipes import RECIPES, Recipe
-from vivi.training.data import Sources
 from vivi.training.machine import Machine
+from vivi.training.sources import Sources
 from vivi.training.train import train
 from vivi.transfer.features import embed
 from vivi.transfer.probes import accuracy, linear_probe

@@ -22,9 +22,9 @@ import vivi
 from vivi.model.encoder import write_encoder
 from vivi.model.vivi import build_model
 from vivi.recipe_files import find_recipe
-from vivi.training.data import Sources
 from vivi.training.machine import Machine
 from vivi.training.metrics import read_metrics
+from vivi.training.sources import Sources
 from vivi.training.train import train
 from vivi.transfer.features import embed
 from vivi.transfer.lists import read_task

@@ -24,7 +24,7 @@ from vivi.recipes import Recipe
 from vivi.storage import StorageError, locked
 from vivi.training.checkpoint import restore
 from vivi.training.curves import draw_curves
-from vivi.training.data import Data, Sources, image_stream, open_data, video_stream
+from vivi.training.data import Data, image_stream, open_data, video_stream
 from vivi.training.distributed import World, join_world, said_once
 from vivi.training.loop import Batches, Training, write_results
 from vivi.training.machine import Machine
@@ -33,6 +33,7 @@ from vivi.training.metrics import MetricsLog
 from vivi.training.monitor import MOST_IMAGES, read_watched
 from vivi.training.progress import TrainProgress
 from vivi.training.run import open_run
+from vivi.training.sources import Sources
 from vivi.training.state import build_optimiser, load_state
 from vivi.training.stop import StopRequest
 
