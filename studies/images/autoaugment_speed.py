@@ -32,6 +32,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from vivi.batches.autoaugment import AUTOAUGMENT_DRAWS, Policy, autoaugment
+from vivi.bench.encoder import encoder_alone
 
 
 @dataclass(frozen=True)
@@ -133,29 +134,8 @@ class Speed:
 
     def encoder_alone(self, device: torch.device) -> float:
         """Images a second."""
-        on_gpu = device.type == "cuda"
         model = timm.create_model(self.model, num_classes=0)
-        model = model.to(device).to(memory_format=torch.channels_last).train()
-        network = torch.compile(model) if self.compile else model
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=on_gpu)
-        images = torch.randn(self.encoder_batch, 3, self.size, self.size, device=device)
-        images = images.contiguous(memory_format=torch.channels_last)
-
-        def step() -> None:
-            optimiser.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-                loss = network(images).float().mean()
-            loss.backward()
-            optimiser.step()
-
-        for _ in range(10 if on_gpu else 1):
-            step()
-        _wait(device)
-        began, count = time.perf_counter(), 100 if on_gpu else 2
-        for _ in range(count):
-            step()
-        _wait(device)
-        return count * self.encoder_batch / (time.perf_counter() - began)
+        return encoder_alone(model, self.encoder_batch, self.size, device, self.compile)
 
     def torchvision(self, images: Tensor) -> float:
         """Images a second of torchvision's transform on the CPU; every thread takes its own images, one at a time."""

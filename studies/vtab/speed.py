@@ -18,6 +18,7 @@ import torch
 import tyro
 from rich.console import Console
 
+from vivi.bench.encoder import encoder_alone
 from vivi.progress import duration
 from vivi.training.distributed import choose_device
 from vivi.transfer.estimate import sweep_seconds
@@ -77,28 +78,7 @@ class Speed:
     def encoder_alone(self, device: torch.device) -> float:
         """Images a second."""
         model = load_model(f"untrained:{self.model}", size=self.size).backbone
-        on_gpu = device.type == "cuda"
-        model = model.to(device).to(memory_format=torch.channels_last).train()
-        network = torch.compile(model) if on_gpu else model
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=on_gpu)
-        images = torch.randn(self.batch, 3, self.size, self.size, device=device)
-        images = images.contiguous(memory_format=torch.channels_last)
-
-        def step() -> None:
-            optimiser.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-                loss = network(images).float().mean()
-            loss.backward()
-            optimiser.step()
-
-        for _ in range(10 if on_gpu else 1):
-            step()
-        _wait(device)
-        began, count = time.monotonic(), 100 if on_gpu else 2
-        for _ in range(count):
-            step()
-        _wait(device)
-        return count * self.batch / (time.monotonic() - began)
+        return encoder_alone(model, self.batch, self.size, device, compile=device.type == "cuda")
 
     def finetuning(self, device: torch.device) -> tuple[float, float, float, float]:
         """Images a second after the first steps, seconds of the whole run, accuracy, and GiB of memory."""
