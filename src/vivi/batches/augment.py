@@ -1,16 +1,18 @@
-"""Crop, flip and colour, or AutoAugment, for frames of different sizes in one go, on the device.
+"""Crop, flip and colour, or AutoAugment, for pictures of different sizes in one go, on the device they are on.
 
-Everything random comes from the draws that arrive with the frames, and the boxes are computed on the CPU in float64:
-a frame is augmented the same way on every machine, to the rounding of its arithmetic.
+Everything random comes from the draws that arrive with the pictures; boxes are computed on the CPU in float64. So
+a picture is augmented the same way on every machine, to the rounding of its arithmetic.
 
 Cropping, resizing and flipping are two matrix products, out = A_y · pixels · A_xᵀ. A row of A holds the weights of
-one output pixel: an antialiased triangle filter over the box, exactly zero outside it.
+one output pixel: an antialiased triangle filter over the box, exactly zero outside it. On a CUDA device the same is
+done, with the colours, in one pass over the pixels (kernel.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import torch
@@ -21,87 +23,101 @@ from vivi.batches.autoaugment import autoaugment
 from vivi.batches.colour import distort
 from vivi.batches.draws import ASPECT, AUTOAUGMENT, FLIP, HEIGHT, X, Y
 from vivi.batches.patches import PATCH_DRAWS, cut_patches, layout
+from vivi.batches.pixels import Pixels, Samples
 from vivi.recipes import Augment
 
-# Frames that go through the arithmetic together: on a CPU so few that they stay in its cache, elsewhere so many that
-# the device is busy and the weights do not fill it.
+# Pictures that go through the arithmetic together: on a CPU so few that they stay in its cache, elsewhere so many
+# that the device is busy and the weights do not fill it.
 _AT_ONCE_ON_CPU = 32
 _AT_ONCE = 512
 
 
-@dataclass(frozen=True)
-class Canvas:
-    """Frames of different sizes in one tensor, each in the upper left corner, zero elsewhere."""
+def augment(samples: Samples, settings: Augment, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The pictures as the encoder sees them in training: (n, 3, size, size) in [-1, 1]."""
+    pixels, draws = samples.pixels, samples.draws
+    boxes = random_boxes(pixels.sizes, draws, settings.crop_area, settings.crop_aspect)
+    flips = draws[:, FLIP] < 0.5 if settings.flip else np.zeros(len(boxes), bool)
+    if settings.policy != "none":
+        crops = resized(pixels, boxes, flips, settings.size, torch.uint8)
+        return autoaugment(crops, draws[:, AUTOAUGMENT], settings.policy).div(127.5).sub_(1).to(dtype)
+    if has_kernel(pixels.memory.device) and settings.contrast == 0:
+        from vivi.batches.kernel import crop
 
-    pixels: Tensor  # uint8 (n, 3, H, W), of the largest height and the largest width
-    sizes: NDArray[np.int32]  # (n, 2): height and width of each frame
-    draws: NDArray[np.float32]  # (n × copies, DRAWS), in [0, 1)
-    copies: int = 1  # how often each frame is augmented; its copies follow one another
+        out = _channels_last(len(pixels), settings.size, dtype, pixels.memory.device)
+        crop(pixels, boxes, flips, out, settings, draws)
+        return out
+    on_device = torch.from_numpy(draws).to(pixels.memory.device)
+    parts = _resized(pixels, boxes, flips, settings.size)
+    coloured = [distort(part.div_(255), on_device[some], settings) for some, part in parts]
+    return torch.cat([part.mul_(2).sub_(1).to(dtype) for part in coloured])
 
 
-def augment(
-    canvases: Sequence[Canvas],
-    settings: Augment,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+def augment_patches(samples: Samples, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Nine patches of each picture, for jigsaw and relative location: (n, 9, 3, size, size), standardised."""
+    sizes = samples.pixels.sizes
+    boxes = np.concatenate([np.zeros_like(sizes), sizes], axis=1).astype(np.int64)  # all of the picture
+    whole = _resized(samples.pixels, boxes, np.zeros(len(boxes), bool), layout(size).whole)
+    return torch.cat([cut_patches(part, samples.draws[some, :PATCH_DRAWS], size).to(dtype) for some, part in whole])
+
+
+def unaugmented(pixels: Pixels, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The middle square of each picture, (n, 3, size, size) in [-1, 1]."""
+    boxes = centre_boxes(pixels.sizes)
+    squares = resized(pixels, boxes, np.zeros(len(boxes), bool), size)
+    return squares.div_(127.5).sub_(1).to(dtype)
+
+
+@cache
+def has_kernel(device: torch.device) -> bool:
+    """Whether kernel.py runs there; where Triton is missing, or does not know the GPU, plain torch does the work."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (7, 0)
+
+
+def _channels_last(count: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty((count, 3, size, size), dtype=dtype, device=device, memory_format=torch.channels_last)
+
+
+def resized(
+    pixels: Pixels, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """The frames as the encoder sees them in training: (n × copies of each canvas, 3, size, size) in [-1, 1]."""
-    crops = (crop for canvas in canvases for crop in random_crops(canvas, settings, device))
-    if settings.policy == "none":
-        coloured = (distort(crop.div_(255), draws, settings) for crop, draws in crops)
-        return torch.cat([images.mul_(2).sub_(1).to(dtype) for images in coloured])
-    # Every operation is launched once for all of them.
-    whole = torch.cat([crop.round_().to(torch.uint8) for crop, _ in crops])
-    draws = np.concatenate([canvas.draws[:, AUTOAUGMENT] for canvas in canvases])
-    return autoaugment(whole, draws, settings.policy).div(127.5).sub_(1).to(dtype)
+    """The box (y, x, height, width) of each picture, mirrored where `flips` says so: (n, 3, size, size), 0 to 255,
+    rounded for uint8."""
+    if has_kernel(pixels.memory.device):
+        from vivi.batches.kernel import crop
 
-
-def augment_patches(
-    canvases: Sequence[Canvas], size: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """Nine patches of each frame, for jigsaw and relative location: (n × copies, 9, 3, size, size), standardised."""
-    parts = []
-    for canvas in canvases:
-        sizes = canvas.sizes.repeat(canvas.copies, axis=0)
-        boxes = np.concatenate([np.zeros_like(sizes), sizes], axis=1).astype(np.int64)  # all of the frame
-        flips = np.zeros(len(boxes), bool)
-        for some, whole in _resized(canvas, boxes, flips, layout(size).whole, device):
-            parts.append(cut_patches(whole, canvas.draws[some, :PATCH_DRAWS], size).to(dtype))
-    return torch.cat(parts)
-
-
-def unaugmented(
-    canvas: Canvas, size: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """The middle square of each frame, (n, 3, size, size) in [-1, 1]."""
-    boxes = centre_boxes(canvas.sizes)
-    squares = _resized(canvas, boxes, np.zeros(len(boxes), bool), size, device)
-    return torch.cat([some.div_(127.5).sub_(1).to(dtype) for _, some in squares])
-
-
-def random_crops(canvas: Canvas, settings: Augment, device: torch.device | str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Crops, some at a time, (some, 3, size, size) from 0 to 255, with their draws (some, DRAWS), on the device."""
-    sizes = canvas.sizes.repeat(canvas.copies, axis=0)
-    boxes = random_boxes(sizes, canvas.draws, settings.crop_area, settings.crop_aspect)
-    flips = canvas.draws[:, FLIP] < 0.5 if settings.flip else np.zeros(len(boxes), bool)
-    draws = torch.from_numpy(canvas.draws).to(device)
-    for some, crop in _resized(canvas, boxes, flips, settings.size, device):
-        yield crop, draws[some]
+        out = _channels_last(len(pixels), size, dtype, pixels.memory.device)
+        crop(pixels, boxes, flips, out)
+        return out
+    parts = [part for _, part in _resized(pixels, boxes, flips, size)]
+    return torch.cat([part.round_().to(dtype) if dtype == torch.uint8 else part.to(dtype) for part in parts])
 
 
 def _resized(
-    canvas: Canvas, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int, device: torch.device | str
+    pixels: Pixels, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int
 ) -> Iterator[tuple[slice, Tensor]]:
-    """The box of every copy, resized; as many at a time as the device likes."""
-    copies = canvas.copies
-    at_once = _AT_ONCE_ON_CPU if torch.device(device).type == "cpu" else _AT_ONCE
-    step = max(1, at_once // copies)  # frames
-    for start in range(0, max(len(canvas.pixels), 1), step):
-        pixels = canvas.pixels[start : start + step].to(device, non_blocking=True)
-        if copies > 1:
-            pixels = pixels.repeat_interleave(copies, dim=0)
-        some = slice(start * copies, start * copies + len(pixels))
-        yield some, resize(pixels, boxes[some], flips[some], size)
+    """The boxes, (some, 3, size, size) in float32, as many at a time as the device likes."""
+    step = _AT_ONCE_ON_CPU if pixels.memory.device.type == "cpu" else _AT_ONCE
+    for start in range(0, max(len(pixels), 1), step):
+        some = slice(start, min(start + step, len(pixels)))
+        if has_kernel(pixels.memory.device):
+            yield some, resized(pixels[some], boxes[some], flips[some], size)
+        else:
+            yield some, resize(canvas(pixels[some]), boxes[some], flips[some], size)
+
+
+def canvas(pixels: Pixels) -> Tensor:
+    """The pictures in one tensor (n, 3, H, W) of the largest height and width, each in the upper left corner."""
+    height, width = pixels.sizes.max(axis=0, initial=1).tolist()
+    # Pixel by pixel in memory if they are so there.
+    shape = (len(pixels), 3, height, width) if pixels.planar else (len(pixels), height, width, 3)
+    padded = torch.zeros(shape, dtype=torch.uint8, device=pixels.memory.device)
+    padded = padded if pixels.planar else padded.permute(0, 3, 1, 2)
+    for number, place in enumerate(padded):
+        picture = pixels.picture(number)
+        place[:, : picture.shape[1], : picture.shape[2]] = picture
+    return padded
 
 
 def random_boxes(

@@ -1,86 +1,122 @@
-"""The frames of a corpus, for a loader: read and decoded, damaged ones replaced by their neighbours."""
+"""The frames of a corpus, for a loader: read and decoded, damaged ones replaced by their neighbours.
+
+What stands for a frame depends on the corpus alone, not on what else a batch wants of its shot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from vivi.batches.augment import Canvas
 from vivi.batches.index import Index, read_frames
-from vivi.batches.loader import Encoded, Pictures
+from vivi.batches.loader import Core, Pictures, decoded
+from vivi.batches.nvjpeg import decode_jpegs
+from vivi.batches.pixels import Pixels, pack
 from vivi.batches.sampler import Plan, eligible, plan
 from vivi.errors import first_line
 from vivi.recipes import Batch
 
 _GREY = torch.full((3, 32, 32), 128, dtype=torch.uint8)
+_AT_ONCE = 1024  # frames that the device decodes together
+_JPEG_ENDS = b"\xff\xd8", b"\xff\xd9"
 
 
 class FrameStream:
-    """The videos, shots and frames that a recipe's steps see of a corpus."""
+    """The videos, shots and frames that a recipe's steps see of a corpus. With `encoded`, the device decodes them."""
 
-    def __init__(self, index: Index, batch: Batch, seed: int) -> None:
-        self.index, self.batch, self.seed = index, batch, seed
+    def __init__(self, index: Index, batch: Batch, seed: int, encoded: bool = False) -> None:
+        self.index, self.batch, self.seed, self.encoded = index, batch, seed, encoded
         self.cores = batch.cores
-        self.copies = batch.frames if batch.source == "frame" else 1
         self.eligible = eligible(index, batch)
 
     def plan(self, step: int) -> Plan:
         return plan(self.index, self.eligible, self.batch, self.seed, step)
 
     def read(self, plan: Plan, item: int) -> Pictures:
-        """The K × L frames of one video of a plan, or the one that is augmented L times."""
-        read = Pictures([], [])
-        index, video = self.index, int(plan.video[item])
+        """The frames of one video of a plan, each once."""
+        read = Pictures([], [], [])
         for shot, numbers in zip(plan.shot[item].tolist(), plan.frame[item].tolist(), strict=True):
-            frames, reasons = _decode_shot(index, video, shot, numbers[: len(numbers) // self.copies])
-            read.frames.extend(frames)
-            if reasons:
-                within = shot - int(index.first_shot[video])
-                where = f"video {index.video_name(video)} shot {within}"
-                read.damaged.extend(
-                    f"damaged, its neighbour takes its place: {where} frame {n}: {why}" for n, why in reasons.items()
-                )
+            wanted = sorted(set(numbers))
+            frames, damaged = self.read_shot(int(plan.video[item]), shot, wanted)
+            read.which.extend(len(read.pictures) + wanted.index(number) for number in numbers)
+            read.pictures.extend(frames)
+            read.damaged.extend(damaged)
         return read
 
-    def decode(
-        self, cores: Sequence[Canvas | Encoded], items: Tensor, device: torch.device
-    ) -> tuple[list[Canvas], list[str]]:
-        """Frames come decoded."""
-        return [core for core in cores if isinstance(core, Canvas)], []
+    def read_shot(self, video: int, shot: int, numbers: Sequence[int]) -> tuple[list[Tensor], list[str]]:
+        """Some frames of a shot, or their files if the device decodes them; and a line for each damaged one."""
+        jpegs = read_frames(self.index, video, shot, numbers)
+        if self.encoded:
+            return [torch.frombuffer(bytearray(jpeg or b"?"), dtype=torch.uint8) for jpeg in jpegs], []
+        frames, damaged = [], []
+        for number, jpeg in zip(numbers, jpegs, strict=True):
+            frame, line = self.decode_here(video, shot, number, jpeg)
+            frames.append(frame)
+            damaged.extend(line)
+        return frames, damaged
 
-
-def _decode_shot(index: Index, video: int, shot: int, numbers: list[int]) -> tuple[list[Tensor], dict[int, str]]:
-    """The frames of a shot with these numbers, some possibly more than once; and why some could not be decoded.
-
-    A damaged one is replaced by the nearest of the others; if there is none, by the nearest of the shot, or by grey.
-    """
-    wanted = sorted(set(numbers))
-    good: dict[int, Tensor] = {}
-    reasons: dict[int, str] = {}
-    for number, jpeg in zip(wanted, read_frames(index, video, shot, wanted), strict=True):
+    def decode_here(self, video: int, shot: int, number: int, jpeg: bytes) -> tuple[Tensor, list[str]]:
+        """A frame, or the nearest of its shot that can be decoded (or grey), and then a line that says so."""
         try:
-            good[number] = decode(jpeg)
+            return decode(jpeg), []
         except (RuntimeError, ValueError) as error:
-            reasons[number] = first_line(error)
-    stand_ins: dict[int, Tensor] = {}
-    for number in reasons:
-        nearest = next(iter(_by_distance(good, number)), None)
-        stand_ins[number] = _nearest_in_shot(index, video, shot, number) if nearest is None else good[nearest]
-    frames = good | stand_ins
-    return [frames[number] for number in numbers], reasons
+            within = shot - int(self.index.first_shot[video])
+            where = f"video {self.index.video_name(video)} shot {within} frame {number}"
+            line = f"damaged, its neighbour takes its place: {where}: {first_line(error)}"
+            return _nearest(self.index, video, shot, number), [line]
+
+    def decode(self, cores: Sequence[Core], device: torch.device) -> tuple[Pixels, list[str]]:
+        """What was read of some cores, on the device; and a line for each damaged frame."""
+        here = decoded(cores, device)
+        if here is not None:
+            return here, []
+        jpegs = [jpeg for core in cores if isinstance(core.pictures, list) for jpeg in core.pictures]
+        frames, unknown = decode_there(jpegs, device)
+        damaged: list[str] = []
+        if unknown:
+            wanted = [one for core in cores for one in _wanted(core.plan)]
+            for number in unknown:
+                frame, line = self.decode_here(*wanted[number], jpegs[number].numpy().tobytes())
+                frames[number] = frame.to(device)
+                damaged.extend(line)
+        return pack(frames), damaged
 
 
-def _by_distance(numbers: Iterable[int], number: int) -> list[int]:
-    """Nearest first; of two at the same distance, the earlier first."""
-    return sorted(numbers, key=lambda other: (abs(other - number), other))
+def _wanted(plan: Plan) -> Iterator[tuple[int, int, int]]:
+    """Video, shot and number of each frame that `read` reads, in its order."""
+    for video, shots, frames in zip(plan.video.tolist(), plan.shot.tolist(), plan.frame.tolist(), strict=True):
+        for shot, numbers in zip(shots, frames, strict=True):
+            yield from ((video, shot, number) for number in sorted(set(numbers)))
 
 
-def _nearest_in_shot(index: Index, video: int, shot: int, number: int) -> Tensor:
-    """The decodable frame of a shot that is nearest to a damaged one, or grey."""
-    for other in _by_distance(range(int(index.frames[shot])), number)[1:]:
+def decode_there(jpegs: Sequence[Tensor], device: torch.device) -> tuple[list[Tensor], list[int]]:
+    """The files decoded on a GPU, uint8 (3, height, width) each, and the numbers of those that it cannot decode."""
+    frames: list[Tensor] = []
+    unknown: list[int] = []
+    for start in range(0, len(jpegs), _AT_ONCE):
+        some = jpegs[start : start + _AT_ONCE]
+        whole = [number for number, jpeg in enumerate(some) if _is_whole(jpeg)]
+        there = decode_jpegs([some[number] for number in whole], device) if device.type == "cuda" else []
+        found = dict(zip(whole, there, strict=False))
+        for number in range(len(some)):
+            frame = found.get(number)
+            if frame is None:
+                unknown.append(start + number)
+            frames.append(_GREY if frame is None else frame)
+    return frames, unknown
+
+
+def _is_whole(jpeg: Tensor) -> bool:
+    """Whether both ends are there: of a file that was cut, a GPU decodes what there is, and does not say so."""
+    return (jpeg[:2].numpy().tobytes(), jpeg[-2:].numpy().tobytes()) == _JPEG_ENDS
+
+
+def _nearest(index: Index, video: int, shot: int, number: int) -> Tensor:
+    """The decodable frame of a shot that is nearest to a damaged one, of two the earlier, or grey."""
+    for other in sorted(range(int(index.frames[shot])), key=lambda other: (abs(other - number), other))[1:]:
         try:
             return decode(read_frames(index, video, shot, [other])[0])
         except (RuntimeError, ValueError):

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vivi.batches.augment import Canvas
 from vivi.batches.images import LabelledImages
-from vivi.batches.loader import Encoded, Pictures
+from vivi.batches.loader import Core, Pictures, decoded
 from vivi.batches.pictures import decode_on, read_picture
+from vivi.batches.pixels import Pixels, pack
 from vivi.batches.sampler import Plan, StreamNumber, plan_images
 from vivi.errors import UserError, first_line
 from vivi.recipes import Recipe
@@ -39,9 +39,10 @@ class ImageStream:
     def read(self, plan: Plan, item: int) -> Pictures:
         image = int(plan.video[item])
         try:
-            return Pictures([read_picture(self.images.path(image), self.encoded)], [])
+            return Pictures([read_picture(self.images.path(image), self.encoded)], [0] * self.copies, [])
         except (OSError, ValueError) as error:
-            return Pictures([self.stand_in(image)], [self.damaged(image, first_line(error))])
+            damaged = [self.damaged(image, first_line(error))]
+            return Pictures([self.stand_in(image)], [0] * self.copies, damaged)
 
     def damaged(self, image: int, why: str) -> str:
         return f"unreadable, the next of its class takes its place: image {str(self.images.path(image))!r}: {why}"
@@ -61,14 +62,13 @@ class ImageStream:
             "replace them, or leave the class out"
         )
 
-    def decode(
-        self, cores: Sequence[Canvas | Encoded], items: Tensor, device: torch.device
-    ) -> tuple[list[Canvas], list[str]]:
-        """Canvases of some cores, whose images are `items` (cores, images), in one go on the device; and what was
-        wrong."""
-        encoded = [core.pictures if isinstance(core, Encoded) else [] for core in cores]
-        pictures = decode_on(device, [picture for core in encoded for picture in core])
-        numbers = [int(number) for core, row in zip(encoded, items, strict=True) if core for number in row]
+    def decode(self, cores: Sequence[Core], device: torch.device) -> tuple[Pixels, list[str]]:
+        """What was read of some cores, decoded in one go on the device; and what was wrong."""
+        here = decoded(cores, device)
+        if here is not None:
+            return here, []
+        pictures = decode_on(device, [picture for core in cores for picture in _pictures(core)])
+        numbers = [int(number) for core in cores for number in core.plan.video]
         lines: list[str] = []
         good: list[Tensor] = []
         for picture, number in zip(pictures, numbers, strict=True):
@@ -76,22 +76,13 @@ class ImageStream:
                 lines.append(self.damaged(number, picture))
                 picture = self.stand_in(number).to(device)
             good.append(picture)
-        rest = iter(good)
-        canvases = [
-            _pack_there([next(rest) for _ in core.pictures], core) if isinstance(core, Encoded) else core
-            for core in cores
-        ]
-        return canvases, lines
+        return pack(good), lines
 
 
-def _pack_there(pictures: Sequence[Tensor], core: Encoded) -> Canvas:
-    """A canvas on the device where the pictures (3, height, width) are."""
-    sizes = np.array([picture.shape[1:] for picture in pictures], np.int32)
-    height, width = sizes.max(axis=0).tolist()
-    pixels = torch.zeros((len(pictures), 3, height, width), dtype=torch.uint8, device=pictures[0].device)
-    for place, picture in zip(pixels, pictures, strict=True):
-        place[:, : picture.shape[1], : picture.shape[2]] = picture
-    return Canvas(pixels, sizes, core.draws, core.copies)
+def _pictures(core: Core) -> list[Tensor]:
+    if isinstance(core.pictures, Pixels):
+        return [core.pictures.picture(number) for number in range(len(core.pictures))]
+    return core.pictures
 
 
 def unlabelled_stream(images: LabelledImages, recipe: Recipe, encoded: bool) -> ImageStream:

@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +20,7 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms.v2 import functional as vision
 
+from vivi.batches.nvjpeg import decode_jpegs
 from vivi.errors import first_line
 from vivi.images import as_rgb
 
@@ -51,45 +51,18 @@ def decode_on(device: torch.device | str, pictures: Sequence[Tensor]) -> list[Te
 
     A CUDA device decodes JPEGs itself, many at once.
     """
+    device = torch.device(device)
     pixels: list[Tensor | str] = [one.to(device, non_blocking=True) if one.dim() == 3 else "" for one in pictures]
     jpegs = [number for number, one in enumerate(pictures) if one.dim() == 1]
     for start in range(0, len(jpegs), _AT_ONCE):
         some = jpegs[start : start + _AT_ONCE]
-        decoded = _decode(torch.device(device), [pictures[number] for number in some])
-        for number, one in zip(some, decoded, strict=True):
-            pixels[number] = one
+        there: list[Tensor | None] = [None] * len(some)
+        if device.type == "cuda":
+            there = decode_jpegs([pictures[number] for number in some], device)
+        for number, one in zip(some, there, strict=True):
+            # What a GPU cannot decode is for Pillow, which can, or says in a few words what is wrong.
+            pixels[number] = _decode_on_cpu(pictures[number], device) if one is None else _reduce(one)
     return pixels
-
-
-def _decode(device: torch.device, jpegs: list[Tensor]) -> list[Tensor | str]:
-    if device.type == "cuda":
-        try:
-            return [_reduce(pixels) for pixels in _decode_on_gpu(jpegs, device)]
-        except torch.AcceleratorError:
-            raise  # the GPU is lost
-        except RuntimeError:
-            pass  # one of them is damaged, and it does not say which; or this torchvision cannot
-    return [_decode_on_cpu(jpeg, device) for jpeg in jpegs]
-
-
-def _decode_on_gpu(jpegs: list[Tensor], device: torch.device) -> list[Tensor]:
-    """Decoded in memory that belongs to a stream of ours.
-
-    torchvision (0.26) takes memory from the current stream and writes to it from a stream of its own, at once: what
-    the current stream still does with the memory's former content, it then does with pixels.
-    """
-    ours, current = _decoding_stream(device), torch.cuda.current_stream(device)
-    with torch.cuda.stream(ours):
-        decoded: list[Tensor] = decode_jpeg(jpegs, mode=ImageReadMode.RGB, device=device)
-    current.wait_stream(ours)
-    for pixels in decoded:
-        pixels.record_stream(current)
-    return decoded
-
-
-@lru_cache
-def _decoding_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
 
 
 def _decode_on_cpu(jpeg: Tensor, device: torch.device) -> Tensor | str:

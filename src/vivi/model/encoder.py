@@ -115,12 +115,14 @@ class Encoder(nn.Module):
     @torch.no_grad()
     def update_statistics(self, cores: int) -> None:
         """Moves the running statistics towards the mean over this step's cores."""
-        for norm in self.norms:
-            norm.running_mean.lerp_(norm.mean_sum / cores, norm.momentum)
-            norm.running_var.lerp_(norm.var_sum / cores, norm.momentum)
-            norm.mean_sum.zero_()
-            norm.var_sum.zero_()
-            norm.num_batches_tracked += 1
+        if not self.norms:
+            return
+        sums = self.collected_statistics()
+        running = [buffer for norm in self.norms for buffer in (norm.running_mean, norm.running_var)]
+        # All layers in a few launches.
+        torch._foreach_lerp_(running, torch._foreach_div(sums, float(cores)), self.norms[0].momentum)
+        torch._foreach_zero_(sums)
+        torch._foreach_add_([norm.num_batches_tracked for norm in self.norms], 1)
 
 
 def build_encoder(settings: recipes.Encoder, size: int, patch_strides: bool = False) -> Encoder:

@@ -103,11 +103,11 @@ def _wanted(flag: str, given: Path | None, wanted: bool, recipe: Recipe) -> bool
 
 
 def video_stream(data: Data, recipe: Recipe, encoded: bool = False) -> FrameStream | ImageStream | None:
-    """The videos of a recipe's steps, or the images in their place; with `encoded`, the device decodes images."""
+    """The videos of a recipe's steps, or the images in their place; with `encoded`, the device decodes them."""
     if recipe.batch.videos == 0:
         return None
     if data.index is not None:
-        return FrameStream(data.index, recipe.batch, recipe.seed)
+        return FrameStream(data.index, recipe.batch, recipe.seed, encoded)
     assert data.images is not None
     return unlabelled_stream(data.images, recipe, encoded)
 

@@ -109,6 +109,11 @@ def said_once() -> Iterator[None]:
         raise
 
 
+def processes_here() -> int:
+    """How many of them share this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 _TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,16 +17,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
-from vivi.batches.augment import augment, augment_patches
-from vivi.batches.loader import LoadedBatch, Loader
 from vivi.errors import UserError
 from vivi.model.classifier import Classifier, write_classifier
 from vivi.model.encoder import write_encoder
 from vivi.model.vivi import Vivi
-from vivi.recipes import Recipe, sees_patches
+from vivi.recipes import Recipe
 from vivi.training.checkpoint import save
 from vivi.training.curves import draw_curves
 from vivi.training.distributed import World, said_once
+from vivi.training.feed import Feed, Step
 from vivi.training.machine import Machine
 from vivi.training.metrics import MetricsLog
 from vivi.training.monitor import Watched
@@ -35,38 +33,10 @@ from vivi.training.picture import grid, write_png
 from vivi.training.progress import TrainProgress
 from vivi.training.schedule import learning_rate
 from vivi.training.state import state_tensors
-from vivi.training.step import Frames, Labelled, Metrics, compute_gradients
+from vivi.training.step import Metrics, compute_gradients
 from vivi.training.stop import StopRequest
 
 SECONDS_BETWEEN_CURVES = 30  # a drawing takes one
-
-
-@dataclass(frozen=True)
-class Batches:
-    """The steps' videos (or images in their place) and labelled images, as far as a recipe has them."""
-
-    videos: Loader | None
-    images: Loader | None
-    labels: Tensor  # (labelled images,)
-
-    def __iter__(self) -> Iterator[StepBatch]:
-        for videos, images in zip(self.videos or repeat(None), self.images or repeat(None), strict=False):
-            yield StepBatch(videos, images)
-
-    def damaged(self) -> set[str]:
-        return {line for loader in (self.videos, self.images) if loader for line in loader.damaged}
-
-
-@dataclass(frozen=True)
-class StepBatch:
-    videos: LoadedBatch | None
-    images: LoadedBatch | None
-
-    @property
-    def step(self) -> int:
-        some = self.videos or self.images
-        assert some is not None
-        return some.step
 
 
 class Training:
@@ -80,18 +50,16 @@ class Training:
         world: World,
         model: Vivi,
         optimiser: torch.optim.SGD,
-        at_once: int,
+        feed: Feed,
         log: MetricsLog | None,
         watched: Watched | None,
-        batches: Batches,
         classes: tuple[str, ...],
         progress: TrainProgress,
         console: Console,
     ) -> None:
         self.recipe, self.machine, self.out, self.world = recipe, machine, out, world
-        self.model, self.optimiser, self.at_once = model, optimiser, at_once
+        self.model, self.optimiser, self.feed, self.classes = model, optimiser, feed, classes
         self.log, self.watched, self.progress, self.console = log, watched, progress, console
-        self.batches, self.classes = batches, classes
         self.damaged: set[str] = set()
         self.drawn = -math.inf  # when the curves last were
         # Of the steps since the last check: looking at every step would make the host wait for the device.
@@ -103,11 +71,9 @@ class Training:
         if start == 0:
             self._write(0, self._watch())
         clock = Clock(self.recipe)
-        for batch in self.batches:
-            if batch.step == 0:
-                self._show_augmented(batch)
-            metrics = self.step(batch)
-            step = batch.step + 1
+        for batch in self.feed:
+            metrics = self.step(self._showing(batch) if batch.number == 0 else batch)
+            step = batch.number + 1
             self.unchecked.append((step, metrics))
             self._name_damaged()
 
@@ -117,7 +83,7 @@ class Training:
             if last or step % self.machine.log_every == 0:
                 self._check_finite()
                 values = {name: float(value) for name, value in metrics.items()}
-                values["learning_rate"] = learning_rate(batch.step, self.recipe.optimiser)
+                values["learning_rate"] = learning_rate(batch.number, self.recipe.optimiser)
                 values.update(clock.read(step))
             if last or step % self.machine.monitor_every == 0:
                 values.update(self._watch())
@@ -130,65 +96,23 @@ class Training:
                 self.console.print(f"saved step {step} of {self.recipe.steps}")
                 raise KeyboardInterrupt
 
-    def step(self, batch: StepBatch) -> Metrics:
+    def step(self, batch: Step) -> Metrics:
         """One step: gradients, their sum over processes, the update."""
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(batch.step, self.recipe.optimiser)
+            group["lr"] = learning_rate(batch.number, self.recipe.optimiser)
         self.optimiser.zero_grad(set_to_none=True)
         # For layers that draw lots, such as dropout: the same after resuming.
-        torch.manual_seed(self.recipe.seed * 1_000_003 + batch.step)
-        with _out_of_memory(self.at_once):
-            videos, images = self._videos(batch.videos), self._images(batch.images)
-            metrics = compute_gradients(self.model, videos, images, self.recipe, self.world)
+        torch.manual_seed(self.recipe.seed * 1_000_003 + batch.number)
+        with _out_of_memory(self.feed.at_once):
+            metrics = compute_gradients(self.model, batch.videos, batch.images, self.recipe, self.world)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         self.world.add_up([*gradients, *self.model.encoder.collected_statistics()])
         clip = self.recipe.optimiser.clip or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.optimiser.step()
-        passes = (batch.videos is not None) + (batch.images is not None)  # of each core, with statistics of its own
+        passes = bool(batch.videos) + bool(batch.images)  # of each core, with statistics of its own
         self.model.encoder.update_statistics(passes * self.recipe.batch.cores)
         return {**metrics, "gradient_norm": norm}
-
-    def _videos(self, batch: LoadedBatch | None) -> list[Frames]:
-        """The micro-batches of a step's videos."""
-        if batch is None:
-            return []
-        noise = batch.noise.to(self.world.device)
-        return [Frames(partial(self._frames, batch, some), noise[some]) for some in self._parts(batch)]
-
-    def _images(self, batch: LoadedBatch | None) -> list[Labelled]:
-        """The micro-batches of a step's labelled images."""
-        if batch is None:
-            return []
-        noise, labels = batch.noise.to(self.world.device), self.batches.labels[batch.items].to(self.world.device)
-        return [
-            Labelled(partial(self._labelled, batch, some), noise[some], labels[some]) for some in self._parts(batch)
-        ]
-
-    def _parts(self, batch: LoadedBatch) -> list[slice]:
-        return [slice(first, first + self.at_once) for first in range(0, len(batch.cores), self.at_once)]
-
-    def _frames(self, batch: LoadedBatch, some: slice) -> Tensor:
-        """The augmented frames of some cores: (cores, shots, frames, 3, size, size); patches have one dimension
-        more."""
-        assert self.batches.videos is not None
-        device, dtype, settings = self.world.device, self.model.encoder.precision, self.recipe.augment
-        canvases = self.batches.videos.canvases(batch, some, device)
-        if sees_patches(self.recipe):
-            frames = augment_patches(canvases, settings.size, device, dtype)
-        else:
-            frames = augment(canvases, settings, device, dtype)
-        return frames.view(len(canvases), -1, self.recipe.batch.frames, *frames.shape[1:])
-
-    def _labelled(self, batch: LoadedBatch, some: slice) -> Tensor:
-        """The augmented labelled images of some cores: (cores, images, copies, 3, size, size)."""
-        assert self.batches.images is not None
-        settings, images = self.recipe.augment, self.recipe.images
-        if images.policy != "same":
-            settings = replace(settings, policy=images.policy)
-        canvases = self.batches.images.canvases(batch, some, self.world.device)
-        augmented = augment(canvases, settings, self.world.device, self.model.encoder.precision)
-        return augmented.view(len(canvases), -1, images.copies, *augmented.shape[1:])
 
     def _watch(self) -> dict[str, float]:
         if self.watched is None:
@@ -211,19 +135,32 @@ class Training:
                 draw_curves(self.out)
                 self.drawn = time.monotonic()
 
-    def _show_augmented(self, batch: StepBatch) -> None:
-        """Pictures of what the encoder sees: the first shots and the first labelled images of the first core."""
+    def _showing(self, step: Step) -> Step:
+        """The step, but pictures of what the encoder sees of its first core are written when they are made."""
         if self.log is None:
-            return
-        if batch.videos is not None:
-            shots = self._frames(batch.videos, slice(0, 1))[0]
-            if shots.ndim == 6:  # patches (images, 1, 9, 3, size, size): an image's are a row
-                shots = shots[:, 0] / 2  # standardised: two deviations are white
-            self._show("augmented", grid(shots[:16], self.recipe.batch.shots))
-        if batch.images is not None:
-            images = self._labelled(batch.images, slice(0, 1))[0].flatten(0, 1)[:64]  # (images, 3, size, size)
-            across = min(8, len(images))
-            self._show("labelled", grid(images[: len(images) // across * across].unflatten(0, (-1, across))))
+            return step
+
+        def shown(make: Callable[[], Tensor], show: Callable[[Tensor], None]) -> Tensor:
+            pictures = make()
+            show(pictures[0])
+            return pictures
+
+        videos, images = list(step.videos), list(step.images)
+        if videos:
+            videos[0] = replace(videos[0], frames=partial(shown, videos[0].frames, self._show_shots))
+        if images:
+            images[0] = replace(images[0], images=partial(shown, images[0].images, self._show_labelled))
+        return Step(step.number, videos, images)
+
+    def _show_shots(self, shots: Tensor) -> None:
+        if shots.ndim == 6:  # patches (images, 1, 9, 3, size, size): an image's are a row
+            shots = shots[:, 0] / 2  # standardised: two deviations are white
+        self._show("augmented", grid(shots[:16], self.recipe.batch.shots))
+
+    def _show_labelled(self, images: Tensor) -> None:
+        images = images.flatten(0, 1)[:64]  # (images, 3, size, size)
+        across = min(8, len(images))
+        self._show("labelled", grid(images[: len(images) // across * across].unflatten(0, (-1, across))))
 
     def _show(self, name: str, picture: NDArray[np.uint8]) -> None:
         assert self.log is not None
@@ -231,7 +168,7 @@ class Training:
         self.log.picture(name, 0, picture)
 
     def _name_damaged(self) -> None:
-        for line in self.batches.damaged() - self.damaged:
+        for line in self.feed.pictures.batches.damaged() - self.damaged:
             self.damaged.add(line)
             # Each process says what it met itself; the console is the first one's alone.
             console = self.console if self.world.rank == 0 else Console(stderr=True, markup=False, highlight=False)

@@ -15,7 +15,11 @@ class Machine:
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
     threads: int = 0
-    """Threads that read and decode frames; 0: one for each core of the machine, up to 4."""
+    """Threads that read frames, and decode them where the GPU does not; 0: one for each core, up to 4."""
+    decode: Literal["auto", "gpu", "cpu"] = "auto"
+    """Who decodes JPEGs; auto: of frames whoever is faster, tried at the start; of images the GPU, if there is one."""
+    resident: Literal["auto", "on", "off"] = "auto"
+    """Keep all frames decoded in the memory of the GPU, or of the host; auto: if they fit and the run sees enough."""
     micro_batch: int = 0
     """How many of the recipe's cores to compute at once; 0: as many as fit into memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vivi.batches.augment import unaugmented
-from vivi.batches.draws import DRAWS
 from vivi.batches.frames import decode
 from vivi.batches.images import LabelledImages
 from vivi.batches.index import Index, read_frames
-from vivi.batches.loader import pack
+from vivi.batches.pixels import pack
 from vivi.model.classifier import Classifier
 from vivi.model.vivi import Vivi
 from vivi.transfer.classify import test_squares, top1_top5
@@ -161,8 +160,7 @@ def held_out_frames(
     where = torch.tensor(places, dtype=torch.long).view(-1, 2)
     frames = torch.zeros(0, 3, size, size, dtype=torch.uint8)
     if images:
-        draws = np.zeros((len(images), DRAWS), np.float32)  # none are used
-        seen = unaugmented(pack(images, draws, pin=False), size)  # (n, 3, size, size) in [-1, 1]
+        seen = unaugmented(pack(images), size)  # (n, 3, size, size) in [-1, 1]
         frames = ((seen + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
     return HeldOut(frames, where[:, 0], where[:, 1], note)
 

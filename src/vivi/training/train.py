@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,9 +12,7 @@ from rich.console import Console
 
 from vivi.batches.frames import FrameStream
 from vivi.batches.image_stream import ImageStream
-from vivi.batches.loader import Loader
 from vivi.errors import UserError, first_line
-from vivi.machine import available_cores
 from vivi.model.encoder import describe
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipe_checks import check_recipe
@@ -26,7 +23,9 @@ from vivi.training.checkpoint import restore
 from vivi.training.curves import draw_curves
 from vivi.training.data import Data, image_stream, open_data, video_stream
 from vivi.training.distributed import World, join_world, said_once
-from vivi.training.loop import Batches, Training, write_results
+from vivi.training.feed import Feed, Pictures
+from vivi.training.loading import open_batches
+from vivi.training.loop import Training, write_results
 from vivi.training.machine import Machine
 from vivi.training.memory import cores_at_once
 from vivi.training.metrics import MetricsLog
@@ -36,9 +35,6 @@ from vivi.training.run import open_run
 from vivi.training.sources import Sources
 from vivi.training.state import build_optimiser, load_state
 from vivi.training.stop import StopRequest
-
-# More of them wait for Python's lock, and make the thread that feeds the GPU wait: 16 are a third slower than 4.
-MOST_THREADS = 4
 
 
 def train(
@@ -90,9 +86,7 @@ def _train(
         world.first_alone(lambda: open_run(out, recipe, named, data))
         optimiser = build_optimiser(model, recipe.optimiser)
         start = _restore(model, optimiser, out, console, world)
-        on_gpu = world.device.type == "cuda"
-        videos, images = video_stream(data, recipe, encoded=on_gpu), image_stream(data, recipe, encoded=on_gpu)
-        _describe(recipe, named, model, data, videos, images, world, console)
+        _describe(recipe, named, model, data, world, console)
         if start >= recipe.steps:
             if world.rank == 0:  # once more, in case the run was killed before it came to this
                 write_results(out, model, classes, recipe.name, start)
@@ -106,26 +100,18 @@ def _train(
             if part is not None and part.note:
                 console.print(part.note, style="yellow", soft_wrap=True)
 
-    processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    threads = machine.threads or min(MOST_THREADS, max(1, available_cores() // processes_here))
     with ExitStack() as stack:
-
-        def load(stream: FrameStream | ImageStream | None) -> Loader | None:
-            if stream is None:
-                return None
-            loader = Loader(stream, mine.start, mine.stop, threads, start, recipe.steps, pin=on_gpu)
-            return stack.enter_context(loader)
-
-        labels = torch.from_numpy(data.labelled.labels) if data.labelled else torch.zeros(0, dtype=torch.int64)
-        batches = Batches(load(videos), load(images), labels)
+        batches = stack.enter_context(open_batches(data, recipe, machine, world, start, console))
         log = stack.enter_context(_metrics_log(out, start or -1, world))
         stop = stack.enter_context(StopRequest())
         progress = stack.enter_context(TrainProgress(start, recipe.steps, console))
+        pictures = Pictures(batches, recipe, world.device, model.encoder.precision)
+        feed = stack.enter_context(Feed(pictures, at_once))
         training = Training(
-            recipe, machine, out, world, model, optimiser, at_once, log, watched, batches, classes, progress, console
+            recipe, machine, out, world, model, optimiser, feed, log, watched, classes, progress, console
         )
         training.run(start, stop)
-    if on_gpu:
+    if world.device.type == "cuda":
         console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
     console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
     if world.any(stop.requested):  # too late for this run, but not for what would come after it
@@ -165,11 +151,10 @@ def _describe(
     named: Recipe,
     model: Vivi,
     data: Data,
-    videos: FrameStream | ImageStream | None,
-    images: ImageStream | None,
     world: World,
     console: Console,
 ) -> None:
+    videos, images = video_stream(data, recipe), image_stream(data, recipe)
     parameters = sum(parameter.numel() for parameter in model.encoder.parameters()) / 1e6
     cores = f"{recipe.batch.cores} cores" if recipe.batch.cores > 1 else "one core"
     processes = f" in {world.size} processes" if world.size > 1 else ""

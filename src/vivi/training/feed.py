@@ -1,0 +1,221 @@
+"""What the steps see, augmented and on the device, a few micro-batches ahead of the step that needs them.
+
+On a GPU a thread of its own decodes and augments, on a stream of its own, while the step before is computed: the
+host does not wait for the device here, nor the device for the host. Elsewhere pictures are made when asked for.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from vivi.batches.augment import augment, augment_patches
+from vivi.batches.loader import LoadedBatch, Loader
+from vivi.batches.resident import ResidentLoader
+from vivi.recipes import Recipe, sees_patches
+from vivi.training.step import Frames, Labelled
+
+AnyLoader = Loader | ResidentLoader
+_SHARE = 0.05  # of the device's memory, for what is made ahead
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The steps' videos (or images in their place) and labelled images, as far as a recipe has them."""
+
+    videos: AnyLoader | None
+    images: AnyLoader | None
+    labels: Tensor  # (labelled images,)
+
+    def __iter__(self) -> Iterator[tuple[LoadedBatch | None, LoadedBatch | None]]:
+        return zip(self.videos or repeat(None), self.images or repeat(None), strict=False)
+
+    def damaged(self) -> set[str]:
+        return {line for loader in (self.videos, self.images) if loader for line in list(loader.damaged)}
+
+
+@dataclass(frozen=True)
+class Step:
+    """The micro-batches of one step; their pictures are to be asked for once each, in order."""
+
+    number: int
+    videos: list[Frames]
+    images: list[Labelled]
+
+
+class Pictures:
+    """Makes the pictures of micro-batches."""
+
+    def __init__(self, batches: Batches, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> None:
+        self.batches, self.recipe, self.device, self.dtype = batches, recipe, device, dtype
+
+    def frames(self, batch: LoadedBatch, some: slice) -> Tensor:
+        """The augmented frames of some cores: (cores, shots, frames, 3, size, size); patches have one dimension
+        more."""
+        assert self.batches.videos is not None
+        samples, settings = self.batches.videos.samples(batch, some, self.device), self.recipe.augment
+        if sees_patches(self.recipe):
+            frames = augment_patches(samples, settings.size, self.dtype)
+        else:
+            frames = augment(samples, settings, self.dtype)
+        return frames.view(len(batch.cores[some]), -1, self.recipe.batch.frames, *frames.shape[1:])
+
+    def labelled(self, batch: LoadedBatch, some: slice) -> Tensor:
+        """The augmented labelled images of some cores: (cores, images, copies, 3, size, size)."""
+        assert self.batches.images is not None
+        settings, images = self.recipe.augment, self.recipe.images
+        if images.policy != "same":
+            settings = replace(settings, policy=images.policy)
+        augmented = augment(self.batches.images.samples(batch, some, self.device), settings, self.dtype)
+        return augmented.view(len(batch.cores[some]), -1, images.copies, *augmented.shape[1:])
+
+    def step(self, videos: LoadedBatch | None, images: LoadedBatch | None, at_once: int) -> Step:
+        """A step whose pictures are made when they are asked for."""
+        some = videos or images
+        assert some is not None
+        parts = [slice(first, first + at_once) for first in range(0, len(some.cores), at_once)]
+        step = Step(some.step, [], [])
+        if videos is not None:
+            noise = self._upload(videos.noise)
+            step.videos.extend(Frames(partial(self.frames, videos, part), noise[part]) for part in parts)
+        if images is not None:
+            noise, labels = self._upload(images.noise), self._upload(self.batches.labels[images.items])
+            step.images.extend(
+                Labelled(partial(self.labelled, images, part), noise[part], labels[part]) for part in parts
+            )
+        return step
+
+    def _upload(self, values: Tensor) -> Tensor:
+        if self.device.type == "cuda":
+            return values.pin_memory().to(self.device, non_blocking=True)
+        return values.to(self.device)
+
+
+class Feed:
+    """Yields the steps of a run, `at_once` cores to a micro-batch. Use it as a context manager: the thread ends with
+    it."""
+
+    def __init__(self, pictures: Pictures, at_once: int) -> None:
+        self.pictures, self.at_once = pictures, at_once
+        self.waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
+        """Where it is a list, events around every wait of the device for pictures are added to it."""
+        self._queue: queue.Queue[object] = queue.Queue(self._ahead())
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="feed", daemon=True)
+
+    def __iter__(self) -> Iterator[Step]:
+        if self.pictures.device.type != "cuda":
+            for videos, images in self.pictures.batches:
+                yield self.pictures.step(videos, images, self.at_once)
+            return
+        self._thread.start()
+        current = torch.cuda.current_stream(self.pictures.device)
+        while isinstance(step := self._take(), Step):
+            uploaded = [part.noise for part in step.videos]
+            uploaded += [values for part in step.images for values in (part.noise, part.labels)]
+            for values in uploaded:
+                values.record_stream(current)
+            yield Step(
+                step.number,
+                [replace(part, frames=self._pictures) for part in step.videos],
+                [replace(part, images=self._pictures) for part in step.images],
+            )
+
+    def _ahead(self) -> int:
+        """How many micro-batches to make ahead: those of a step, if they do not take too much memory."""
+        recipe, device = self.pictures.recipe, self.pictures.device
+        if device.type != "cuda":
+            return 1
+        batch, size = recipe.batch, recipe.augment.size
+        frames = max(batch.videos * batch.shots * batch.frames, recipe.images.count * recipe.images.copies)
+        patches = 9 if sees_patches(recipe) else 1
+        bytes_each = patches * 3 * size * size * self.pictures.dtype.itemsize * frames * self.at_once / batch.cores
+        total = torch.cuda.get_device_properties(device).total_memory
+        return max(2, min(batch.cores // self.at_once, int(_SHARE * total / bytes_each)))
+
+    def _work(self) -> None:
+        """What the thread makes: steps, after each its pictures in their order; then None, or what went wrong."""
+        device = self.pictures.device
+        try:
+            with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device, priority=-1)):
+                for videos, images in self.pictures.batches:
+                    step = self.pictures.step(videos, images, self.at_once)
+                    self._put(step)
+                    makers: Sequence[Callable[[], Tensor]] = [
+                        *(part.frames for part in step.videos),
+                        *(part.images for part in step.images),
+                    ]
+                    for make in makers:
+                        made = make()
+                        ready = torch.cuda.Event()
+                        ready.record()
+                        self._put(_Made(made, ready))
+                    del videos, images, step, makers
+                self._put(None)
+        except _Stopped:
+            pass
+        except BaseException as error:
+            with suppress(_Stopped):
+                self._put(error)
+
+    def _put(self, thing: object) -> None:
+        while not self._stopped.is_set():
+            with suppress(queue.Full):
+                self._queue.put(thing, timeout=0.1)
+                return
+        raise _Stopped
+
+    def _take(self) -> object:
+        """The next thing that the thread made; raises what it raised."""
+        thing = self._queue.get()
+        if isinstance(thing, BaseException):
+            raise thing
+        return thing
+
+    def _pictures(self) -> Tensor:
+        """The next micro-batch, for the current stream."""
+        current = torch.cuda.current_stream(self.pictures.device)
+        before = _event(current) if self.waits is not None else None
+        made = self._take()
+        assert isinstance(made, _Made)
+        current.wait_event(made.ready)
+        made.pictures.record_stream(current)
+        if self.waits is not None and before is not None:
+            self.waits.append((before, _event(current)))
+        return made.pictures
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+@dataclass(frozen=True)
+class _Made:
+    pictures: Tensor
+    ready: torch.cuda.Event
+
+
+class _Stopped(Exception):
+    """Nobody wants more pictures."""
+
+
+def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event
