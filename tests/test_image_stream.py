@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from vivi.batches.augment import Canvas
 from vivi.batches.image_stream import ImageStream, labelled_stream, unlabelled_stream
 from vivi.batches.images import find_images
-from vivi.batches.loader import Encoded, LoadedBatch, Loader
+from vivi.batches.loader import LoadedBatch, Loader
+from vivi.batches.pixels import Pixels
 from vivi.batches.sampler import StreamNumber, plan_images
 from vivi.errors import UserError
 from vivi.recipes import RECIPES
@@ -42,9 +42,8 @@ def load(source: ImageStream, steps: int = 5, threads: int = 2) -> tuple[list[Lo
         return list(loader), loader
 
 
-def levels(canvas: Canvas) -> list[int]:
-    pairs = zip(canvas.pixels, canvas.sizes, strict=True)
-    return [round(float(pixels[:, :h, :w].float().mean()) / 10) for pixels, (h, w) in pairs]
+def levels(pixels: Pixels) -> list[int]:
+    return [round(float(pixels.picture(number).float().mean()) / 10) for number in range(len(pixels))]
 
 
 @pytest.mark.parametrize("encoded", [False, True])
@@ -54,12 +53,14 @@ def test_a_step_holds_the_planned_images_once_with_draws_for_every_copy(tmp_path
     for batch in batches:
         plan = source.plan(batch.step)
         assert batch.items.flatten().tolist() == plan.video.tolist()
-        assert any(isinstance(core, Encoded) for core in batch.cores) == encoded
-        canvases = loader.canvases(batch, slice(0, 2), CPU)
-        assert [level for canvas in canvases for level in levels(canvas)] == plan.video.tolist()
-        for core, canvas in enumerate(canvases):
-            assert canvas.copies == 2
-            assert np.array_equal(canvas.draws, plan.draws[3 * core : 3 * core + 3].reshape(6, -1))
+        assert any(isinstance(core.pictures, list) for core in batch.cores) == encoded
+        assert all(len(core.pictures) == 3 for core in batch.cores)
+        for cores in (slice(0, 2), slice(1, 2)):
+            samples = loader.samples(batch, cores, CPU)
+            images = slice(3 * cores.start, 3 * cores.stop)
+            assert levels(samples.pixels) == plan.video[images].repeat(2).tolist()
+            assert np.array_equal(samples.draws, plan.draws[images].reshape(len(samples.draws), -1))
+            assert len(set(samples.pixels.places.tolist())) == len(samples.draws) // 2
     assert not loader.damaged
 
 
@@ -78,9 +79,11 @@ def test_threads_and_devices_do_not_change_a_batch(tmp_path: Path) -> None:
     plain = load(stream(folder), threads=1)[0]
     others, loader = load(stream(folder, encoded=True), threads=3)
     for one, other in zip(plain, others, strict=True):
-        for core, decoded in zip(one.cores, loader.canvases(other, slice(0, 2), CPU), strict=True):
-            assert isinstance(core, Canvas)
-            assert torch.equal(core.pixels, decoded.pixels) and np.array_equal(core.sizes, decoded.sizes)
+        for cores in (slice(0, 2), slice(1, 2)):
+            here, decoded = (loader.samples(batch, cores, CPU).pixels for batch in (one, other))
+            assert len(here) == len(decoded) > 0
+            for number in range(len(here)):
+                assert torch.equal(here.picture(number), decoded.picture(number))
 
 
 @pytest.mark.parametrize("encoded", [False, True])
@@ -98,7 +101,7 @@ def test_an_unreadable_image_is_replaced_by_the_next_of_its_class_and_named(
     batches, loader = load(stream(folder, encoded=encoded), steps=10)
     stand_ins = {8: 5, 9: 5}
     for batch in batches:
-        shown = [level for canvas in loader.canvases(batch, slice(0, 2), CPU) for level in levels(canvas)]
+        shown = levels(loader.samples(batch, slice(0, 2), CPU).pixels)[::2]
         wanted = batch.items.flatten().tolist()
         assert shown == [stand_ins.get(image, image) for image in wanted]
     assert len(loader.damaged) == 2

@@ -16,16 +16,18 @@ from PIL import Image
 from test_index import make_corpus
 from torch import Tensor
 
-from vivi.batches.augment import Canvas, augment
+from vivi.batches.augment import augment
 from vivi.batches.frames import FrameStream, decode
 from vivi.batches.index import Index, open_index
-from vivi.batches.loader import LoadedBatch, Loader, pack
+from vivi.batches.loader import Core, LoadedBatch, Loader
+from vivi.batches.pixels import Pixels
 from vivi.batches.sampler import eligible, plan
 from vivi.errors import UserError
 from vivi.recipes import Augment, Batch
 from vivi.video.corpus import Corpus, shard_path
 
 BATCH = Batch(videos=4, shots=2, frames=6, cores=2)
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +52,10 @@ def assert_equal(a: list[LoadedBatch], b: list[LoadedBatch]) -> None:
     assert [one.step for one in a] == [one.step for one in b]
     for left, right in zip(a, b, strict=True):
         assert torch.equal(left.noise, right.noise) and torch.equal(left.items, right.items)
-        for one, other in zip(canvases(left), canvases(right), strict=True):
-            assert torch.equal(one.pixels, other.pixels)
-            assert np.array_equal(one.sizes, other.sizes) and np.array_equal(one.draws, other.draws)
+        for one, other in zip(left.cores, right.cores, strict=True):
+            assert np.array_equal(one.plan.draws, other.plan.draws)
+            pairs = zip(pictures(frames_of(one)), pictures(frames_of(other)), strict=True)
+            assert all(torch.equal(frame, same) for frame, same in pairs)
 
 
 def jpeg(level: int, size: tuple[int, int] = (24, 16), mode: str = "RGB") -> bytes:
@@ -63,16 +66,19 @@ def jpeg(level: int, size: tuple[int, int] = (24, 16), mode: str = "RGB") -> byt
     return stream.getvalue()
 
 
-def canvases(batch: LoadedBatch) -> list[Canvas]:
-    """Of the cores of a batch of frames, which come decoded."""
-    return [core for core in batch.cores if isinstance(core, Canvas)]
+def frames_of(core: Core) -> Pixels:
+    """All of a core whose frames came decoded, also those that it sees twice."""
+    assert isinstance(core.pictures, Pixels)
+    return core.pictures[core.which]
 
 
-def levels(batch: LoadedBatch, core: int = 0) -> list[int]:
-    """The colour of each frame of a core, to the nearest ten."""
-    canvas = canvases(batch)[core]
-    means = [pixels[:, :h, :w].float().mean() for pixels, (h, w) in zip(canvas.pixels, canvas.sizes, strict=True)]
-    return [round(float(mean) / 10) * 10 for mean in means]
+def pictures(pixels: Pixels) -> list[Tensor]:
+    return [pixels.picture(number) for number in range(len(pixels))]
+
+
+def levels(pixels: Pixels) -> list[int]:
+    """The colour of each picture, to the nearest ten."""
+    return [round(float(picture.float().mean()) / 10) * 10 for picture in pictures(pixels)]
 
 
 def test_the_frames_are_those_of_the_plan(corpus: Path, index: Index) -> None:
@@ -83,8 +89,9 @@ def test_the_frames_are_those_of_the_plan(corpus: Path, index: Index) -> None:
         whole = plan(index, found, BATCH, 0, batch.step)
         assert torch.equal(batch.noise.flatten(0, 1), torch.from_numpy(whole.noise))
         assert batch.noise.shape == (2, 2, 3)
-        for number, canvas in enumerate(canvases(batch)):
-            place = 0
+        for number, core in enumerate(batch.cores):
+            assert isinstance(core.pictures, Pixels)
+            seen, distinct, place = frames_of(core), set(), 0
             for video in (2 * number, 2 * number + 1):
                 position = int(whole.video[video])
                 shots = list(opened.shots(rows[index.video_name(position)]))
@@ -92,14 +99,31 @@ def test_the_frames_are_those_of_the_plan(corpus: Path, index: Index) -> None:
                     for frame in frames:
                         stored = shots[shot - index.first_shot[position]].frames[frame]
                         expected = torch.from_numpy(np.array(Image.open(io.BytesIO(stored)))).permute(2, 0, 1)
-                        height, width = canvas.sizes[place]
-                        assert (height, width) == expected.shape[1:]
-                        assert torch.equal(canvas.pixels[place, :, :height, :width], expected)
-                        assert not canvas.pixels[place, :, height:].any()
-                        assert not canvas.pixels[place, :, :, width:].any()
+                        assert torch.equal(seen.picture(place), expected)
+                        distinct.add((int(shot), int(frame)))
                         place += 1
-            assert place == len(canvas.pixels)
-            assert np.array_equal(canvas.draws, whole.cores(number, number + 1, 2).draws.reshape(place, -1))
+            assert place == len(seen)
+            # Each is in memory once, and nothing else is.
+            assert len(core.pictures) == len(set(seen.places.tolist())) == len(distinct)
+            assert len(seen.memory) == sum(picture.numel() for picture in pictures(core.pictures))
+            assert np.array_equal(core.plan.draws, whole.cores(number, number + 1, 2).draws)
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_samples_are_the_frames_of_some_cores_with_their_draws(index: Index, encoded: bool) -> None:
+    batch = Batch(videos=6, shots=2, frames=4, cores=3)
+    decoded = load(index, batch, cores=(0, 3), steps=2)
+    with Loader(FrameStream(index, batch, 0, encoded), 0, 3, 2, 0, 2) as loader:
+        for loaded, plain in zip(loader, decoded, strict=True):
+            assert all(isinstance(core.pictures, list) == encoded for core in loaded.cores)
+            for some in (slice(0, 3), slice(0, 1), slice(1, 3), slice(2, 9)):
+                samples = loader.samples(loaded, some, CPU)
+                expected = [frame for core in plain.cores[some] for frame in pictures(frames_of(core))]
+                assert len(samples.pixels) == len(expected)
+                assert all(torch.equal(a, b) for a, b in zip(pictures(samples.pixels), expected, strict=True))
+                draws = [core.plan.draws.reshape(16, -1) for core in plain.cores[some]]
+                assert np.array_equal(samples.draws, np.concatenate(draws))
+    assert not loader.damaged
 
 
 @pytest.mark.parametrize(("threads", "prefetch"), [(1, 0), (2, 1), (5, 4)])
@@ -115,36 +139,21 @@ def test_starting_at_a_step_is_iterating_to_it(index: Index) -> None:
 def test_the_cores_of_two_processes_make_the_batch_of_one(index: Index) -> None:
     whole = load(index)
     parts = load(index, cores=(0, 1)), load(index, cores=(1, 2))
-    joined = [
-        LoadedBatch(
-            one.step,
-            one.cores + other.cores,
-            torch.cat([one.items, other.items]),
-            torch.cat([one.noise, other.noise]),
-        )
-        for one, other in zip(*parts, strict=True)
-    ]
+    joined = [LoadedBatch(one.step, one.cores + other.cores) for one, other in zip(*parts, strict=True)]
     assert_equal(joined, whole)
 
 
 def test_one_frame_is_read_once_and_augmented_as_often_as_asked(index: Index) -> None:
     batch = Batch(videos=4, shots=1, frames=3, cores=2, source="frame")
-    for loaded in load(index, batch):
-        for canvas in canvases(loaded):
-            assert (len(canvas.pixels), canvas.copies, len(canvas.draws)) == (2, 3, 6)
-            views = augment([canvas], Augment(size=16)).unflatten(0, (2, 3))
-            assert not torch.equal(views[:, 0], views[:, 1])
-            assert torch.equal(views[:, 0].flatten(1).any(1), torch.tensor([True, True]))
-
-
-def test_frames_of_any_size_are_packed() -> None:
-    sizes = [(4, 9), (7, 3), (5, 5)]
-    frames = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in sizes]
-    canvas = pack(frames, np.zeros((3, 2), np.float32), pin=False)
-    assert canvas.pixels.shape == (3, 3, 7, 9) and canvas.sizes.tolist() == [list(size) for size in sizes]
-    for pixels, frame, (height, width) in zip(canvas.pixels, frames, sizes, strict=True):
-        assert torch.equal(pixels[:, :height, :width], frame)
-        assert pixels.sum() == frame.sum()
+    with Loader(FrameStream(index, batch, 0), 0, 2, 2, 0, 4) as loader:
+        for loaded in loader:
+            for number, core in enumerate(loaded.cores):
+                assert len(core.pictures) == 2 and core.which.tolist() == [0, 0, 0, 1, 1, 1]
+                samples = loader.samples(loaded, slice(number, number + 1), CPU)
+                assert len(samples.pixels) == len(samples.draws) == 6
+                views = augment(samples, Augment(size=16)).unflatten(0, (2, 3))
+                assert not torch.equal(views[:, 0], views[:, 1])
+                assert torch.equal(views[:, 0].flatten(1).any(1), torch.tensor([True, True]))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
@@ -158,13 +167,17 @@ def corpus_of(folder: Path, shots: list[list[bytes]]) -> Index:
     return open_index(make_corpus(folder, {"clip": shots}))
 
 
+@pytest.mark.parametrize("encoded", [False, True])
 @pytest.mark.parametrize("broken", [b"", b"no JPEG", jpeg(0)[:200], jpeg(0)[:-20]])
-def test_a_damaged_frame_is_replaced_by_the_nearest_and_named_once(tmp_path: Path, broken: bytes) -> None:
+def test_a_damaged_frame_is_replaced_by_the_nearest_and_named_once(
+    tmp_path: Path, broken: bytes, encoded: bool
+) -> None:
     shots = [[jpeg(10), broken, jpeg(30), broken, broken, jpeg(60)], [jpeg(200)] * 6]
-    index = corpus_of(tmp_path, shots)
-    with Loader(FrameStream(index, Batch(videos=1, shots=2, frames=6, cores=1), 0), 0, 1, 2, 0, 3) as loader:
+    stream = FrameStream(corpus_of(tmp_path, shots), Batch(videos=1, shots=2, frames=6, cores=1), 0, encoded)
+    with Loader(stream, 0, 1, 2, 0, 3) as loader:
         for batch in loader:
-            assert levels(batch) == [10, 10, 30, 30, 60, 60] + [200] * 6
+            samples = loader.samples(batch, slice(0, 1), CPU)
+            assert levels(samples.pixels) == [10, 10, 30, 30, 60, 60] + [200] * 6
             assert sorted(loader.damaged.values()) == [batch.step + 1] * 3
     messages = list(loader.damaged)
     what = "damaged, its neighbour takes its place: video clip shot 0 frame"
@@ -172,24 +185,31 @@ def test_a_damaged_frame_is_replaced_by_the_nearest_and_named_once(tmp_path: Pat
     assert all(line.split(": ", 1)[1] and "\n" not in line for line in messages)
 
 
-def test_where_all_frames_of_a_batch_are_damaged_the_nearest_of_the_shot_stands_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize("frames", [1, 2, 3, 6])
+def test_what_stands_for_a_frame_is_the_nearest_of_its_shot_whatever_else_is_wanted(
+    tmp_path: Path, frames: int, encoded: bool
+) -> None:
     index = corpus_of(tmp_path, [[jpeg(10), b"?", b"?", b"?", jpeg(50), jpeg(60)]])
-    batch = Batch(videos=1, shots=1, frames=2, cores=1)
+    batch = Batch(videos=1, shots=1, frames=frames, cores=1)
     found = eligible(index, batch)
     seen = set()
-    for loaded in load(index, batch, (0, 1), steps=40):
-        first = int(plan(index, found, batch, 0, loaded.step).frame[0, 0, 0])
-        expected = {0: [10, 10], 1: [10, 10], 2: [10, 50], 3: [50, 50], 4: [50, 60]}
-        assert levels(loaded) == expected[first]
-        seen.add(first)
-    assert seen == {0, 1, 2, 3, 4}
+    with Loader(FrameStream(index, batch, 0, encoded), 0, 1, 2, 0, 50) as loader:
+        for loaded in loader:
+            first = int(plan(index, found, batch, 0, loaded.step).frame[0, 0, 0])
+            shown = levels(loader.samples(loaded, slice(0, 1), CPU).pixels)
+            assert shown == [10, 10, 10, 50, 50, 60][first : first + frames]  # of two that are as near the earlier
+            seen.add(first)
+    assert seen == set(range(7 - frames))
 
 
-def test_a_shot_without_a_good_frame_is_grey(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_shot_without_a_good_frame_is_grey(tmp_path: Path, encoded: bool) -> None:
     index = corpus_of(tmp_path, [[b"?", b"!"], [jpeg(40)]])
-    (batch,) = load(index, Batch(videos=1, shots=2, frames=3, cores=1), (0, 1), steps=1)
-    assert levels(batch) == [130] * 3 + [40] * 3
-    assert (canvases(batch)[0].pixels[0, :, :16, :24] == 128).all()
+    with Loader(FrameStream(index, Batch(videos=1, shots=2, frames=3, cores=1), 0, encoded), 0, 1, 2, 0, 1) as loader:
+        pixels = loader.samples(next(iter(loader)), slice(0, 1), CPU).pixels
+    assert levels(pixels) == [130] * 3 + [40] * 3
+    assert (pixels.picture(0) == 128).all()
 
 
 def test_a_shard_that_goes_stops_the_run_at_its_step(tmp_path: Path) -> None:
@@ -235,8 +255,8 @@ def test_ctrl_c_interrupts_the_consumer_and_ends_the_threads(index: Index) -> No
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_canvases_are_pinned_if_asked(index: Index) -> None:
+def test_decoded_frames_are_pinned_if_asked(index: Index) -> None:
     with Loader(FrameStream(index, BATCH, 0), 0, 2, 2, 0, 1, pin=True) as loader:
         (batch,) = loader
-    assert all(canvas.pixels.is_pinned() for canvas in canvases(batch))
+    assert all(frames_of(core).memory.is_pinned() for core in batch.cores)
     assert_equal([batch], load(index, steps=1))

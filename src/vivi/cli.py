@@ -11,13 +11,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg, subcommand
 
+from vivi.bench.options import BenchOptions
 from vivi.errors import UserError
 from vivi.recipe_files import find_recipe, print_recipe, print_recipes, recipe_json, sweep
 from vivi.recipes import RECIPES, Recipe
@@ -260,10 +261,9 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Measure on the present machine: vivi prepare beside ffmpeg and PySceneDetect, on the same files and cores."""
+class BenchPrepare:
+    """Measure vivi prepare beside ffmpeg and PySceneDetect, on the same files and cores."""
 
-    what: Positional[Literal["prepare"]]
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILES...")]
     """Video files."""
     work: float = 10.0
@@ -281,6 +281,33 @@ class Bench:
         from vivi.bench.prepare import bench_prepare
 
         bench_prepare(self.files, self.work, self.copies, self.rate, self.rounds, self.json, console)
+
+
+@dataclass(frozen=True)
+class BenchTrain:
+    """Measure the whole step of training beside its encoder alone, and, if asked, beside other training loops."""
+
+    named: Annotated[Positional[str], arg(metavar="RECIPE")]
+    """A recipe, or the path of a recipe.json."""
+    sources: OmitArgPrefixes[Sources] = field(default_factory=Sources)
+    options: OmitArgPrefixes[BenchOptions] = field(default_factory=BenchOptions)
+    machine: OmitArgPrefixes[TrainMachine] = field(default_factory=TrainMachine)
+    recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
+
+    def run(self, console: Console) -> None:
+        from vivi.bench.train import bench_train
+
+        bench_train(self.recipe, self.named, self.sources, self.machine, self.options, console)
+
+
+@dataclass(frozen=True)
+class BenchLoader(BenchTrain):
+    """Measure how fast frames come from the corpus to the encoder: read, decoded, augmented, and all of it."""
+
+    def run(self, console: Console) -> None:
+        from vivi.bench.loader import bench_loader
+
+        bench_loader(self.recipe, self.sources, self.machine, self.options, console)
 
 
 @dataclass(frozen=True)
@@ -303,7 +330,8 @@ class Demo:
 def commands(arguments: Sequence[str]) -> Any:
     """The commands; the flags of train are the fields of the recipe it names, with that recipe's values."""
     named = _recipe_named(arguments)
-    train = Train(tyro.MISSING, tyro.MISSING, defaults_of=named, recipe=find_recipe(named))
+    recipe = find_recipe(named)
+    train = Train(tyro.MISSING, tyro.MISSING, defaults_of=named, recipe=recipe)
     return (
         Annotated[Prepare, subcommand("prepare")]
         | Annotated[Inspect, subcommand("inspect")]
@@ -312,7 +340,7 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Train, subcommand("train", default=train)]
         | Annotated[_evaluate(arguments), subcommand("evaluate", description=EVALUATE)]
         | Annotated[Report, subcommand("report")]
-        | Annotated[Bench, subcommand("bench")]
+        | Annotated[_bench(recipe), subcommand("bench", description=BENCH)]
         | Annotated[Demo, subcommand("demo")]
     )
 
@@ -331,9 +359,23 @@ def _evaluate(arguments: Sequence[str]) -> Any:
     )
 
 
+BENCH = "Measure on the present machine."
+
+
+def _bench(recipe: Recipe) -> Any:
+    """What can be measured; a recipe's flags have its values."""
+    train, loader = (kind(tyro.MISSING, recipe=recipe) for kind in (BenchTrain, BenchLoader))
+    return (
+        Annotated[BenchPrepare, subcommand("prepare")]
+        | Annotated[BenchTrain, subcommand("train", default=train)]
+        | Annotated[BenchLoader, subcommand("loader", default=loader)]
+    )
+
+
 def _recipe_named(arguments: Sequence[str]) -> str:
-    """The recipe that train is told: its first argument, or a recipe's name that is no flag's value."""
-    words = arguments[1:] if arguments[:1] == ["train"] else []
+    """The recipe that train or bench is told: its first argument, or a recipe's name that is no flag's value."""
+    words = list(arguments[1:]) if arguments[:1] == ["bench"] else list(arguments)
+    words = words[1:] if words[:1] in (["train"], ["loader"]) else []
     if words and not words[0].startswith("-"):
         return words[0]
     pairs = itertools.pairwise(words)

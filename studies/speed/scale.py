@@ -283,10 +283,10 @@ def train(folder: Path, out: Path, arguments: argparse.Namespace) -> Row:
             sys.exit(f"{' '.join(command)} failed:\n{said.read()[-2000:]}")
     lines = [line for line in read_metrics(out) if line["step"] > arguments.skip]
     steps = np.diff([line["seconds"] for line in lines]) / np.diff([line["step"] for line in lines])
-    quarter, median, three_quarters = np.percentile(steps, [25, 50, 75]).tolist()
+    fast, median = np.percentile(steps, [10, 50]).tolist()
     return {
         "step_s": median,
-        "step_quartiles_s": three_quarters - quarter,
+        "step_fast_s": fast,  # a tenth of its steps were faster: what other users of the machine disturb least
         "first_step_s": first,
         "own_mb": seen["RssAnon"],
         "own_peak_mb": peak,
@@ -334,12 +334,16 @@ def summary(runs: Sequence[Row]) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    head = "| videos | shots | step | runs | first step after | open | plan | own memory | peak | mapped | index |"
-    lines = [head, "|" + "---:|" * 11]
+    names = ["videos", "shots", "step", "of its runs", "fastest tenth", "first step after", "open", "plan"]
+    names += ["own memory", "peak", "mapped", "index"]
+    lines = ["| " + " | ".join(names) + " |", "|" + "---:|" * len(names)]
     for row in rows:
         cells = [f"{row['videos']:,}", f"{row['shots']:,}", f"{1000 * row['step_s']:.0f} ms"]
-        cells += [f"{1000 * row['step_least_s']:.0f}–{1000 * row['step_most_s']:.0f}", f"{row['first_step_s']:.1f} s"]
-        cells += [f"{row['open_s']:.2f} s", f"{row['plan_ms']:.2f} ms"]
+        cells += [
+            f"{1000 * row['step_least_s']:.0f}–{1000 * row['step_most_s']:.0f}",
+            f"{1000 * row['step_fast_s']:.0f} ms",
+        ]
+        cells += [f"{row['first_step_s']:.1f} s", f"{row['open_s']:.2f} s", f"{row['plan_ms']:.2f} ms"]
         cells += [f"{row[name]:,.0f} MB" for name in ("own_mb", "own_peak_mb", "mapped_mb", "index_mb")]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -349,12 +353,15 @@ def drift(runs: Sequence[Row]) -> str:
     """How far runs on the same corpus differ, and those on the largest from those on the smallest."""
     small, large = min(run["videos"] for run in runs), max(run["videos"] for run in runs)
 
-    def steps(size: int) -> list[float]:
-        return [run["step_s"] for run in runs if run["videos"] == size]
+    def times(size: int, name: str) -> list[float]:
+        return [run[name] for run in runs if run["videos"] == size]
 
-    share = statistics.median(steps(large)) / statistics.median(steps(small)) - 1
-    same = ", ".join(f"{1000 * step:.0f}" for step in steps(small))
-    return f"{small:,} videos, first to last run: {same} ms a step\n{large:,} videos: {share:+.1%} of its median"
+    def share(name: str) -> float:
+        return statistics.median(times(large, name)) / statistics.median(times(small, name)) - 1
+
+    same = ", ".join(f"{1000 * step:.0f}" for step in times(small, "step_s"))
+    beside = f"{share('step_s'):+.1%} a step, {share('step_fast_s'):+.1%} by the fastest tenth"
+    return f"{small:,} videos, first to last run: {same} ms a step\n{large:,} videos beside it: {beside}"
 
 
 def draw(rows: Sequence[Row], runs: Sequence[Row], path: Path) -> None:
@@ -370,6 +377,7 @@ def draw(rows: Sequence[Row], runs: Sequence[Row], path: Path) -> None:
 
     figure, (steps, opening, held) = pyplot.subplots(1, 3, figsize=(10, 3), layout="constrained")
     show(steps, "step_s", "a training step", "#0072b2")
+    show(steps, "step_fast_s", "its fastest tenth", "#56b4e9")
     show(opening, "first_step_s", "command to first step", "#0072b2")
     show(opening, "open_s", "of that, opening the corpus", "#d55e00")
     show(held, "own_peak_mb", "own memory, peak", "#56b4e9", 1 / 1024)

@@ -195,17 +195,24 @@ class ResidentLoader:
 
 
 def copy_to(device: torch.device, pixels: Pixels) -> Pixels:
-    """The pictures on the device: of memory that lies elsewhere only what they need, neighbours in one go."""
-    if pixels.memory.device.type == device.type:
-        return pixels
+    """The pictures on the device: of memory that lies elsewhere only what they need."""
+    return pixels if pixels.memory.device.type == device.type else compact(pixels, device)
+
+
+def compact(pixels: Pixels, device: torch.device) -> Pixels:
+    """The pictures in new memory on the device, each once, neighbours copied in one go."""
     starts, first, inverse = np.unique(pixels.places, return_index=True, return_inverse=True)
     lengths = 3 * pixels.sizes[first].prod(axis=1, dtype=np.int64)
     there = np.cumsum(lengths) - lengths  # where each goes
     memory = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=device)
-    begins = np.flatnonzero(np.concatenate([[True], starts[1:] != starts[:-1] + lengths[:-1]]))
-    ends = np.append(begins[1:], len(starts))
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+    for begin, end in runs(starts, lengths):
         count = int(lengths[begin:end].sum())
         source = pixels.memory[int(starts[begin]) : int(starts[begin]) + count]
         memory[int(there[begin]) : int(there[begin]) + count].copy_(source, non_blocking=True)
     return replace(pixels, memory=memory, places=there[inverse])
+
+
+def runs(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Of pieces in the order of their places: from where to where they follow each other without a gap."""
+    begins = np.flatnonzero(np.concatenate([[True], starts[1:] != starts[:-1] + lengths[:-1]]))
+    return list(zip(begins.tolist(), [*begins[1:].tolist(), len(starts)], strict=True))

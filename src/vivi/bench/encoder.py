@@ -8,25 +8,48 @@ import torch
 from torch import nn
 
 
-def encoder_alone(model: nn.Module, batch: int, size: int, device: torch.device, compile: bool) -> float:
-    """Images a second, forward, backward and update, on random images that lie on the device; bfloat16 on a GPU."""
-    on_gpu = device.type == "cuda"
-    model = model.to(device).to(memory_format=torch.channels_last).train()
-    network = torch.compile(model) if compile else model
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=on_gpu)
-    images = torch.randn(batch, 3, size, size, device=device).contiguous(memory_format=torch.channels_last)
+class EncoderAlone:
+    """An encoder in training, on random images that lie on the device; in bfloat16 on a GPU."""
 
-    def steps(count: int) -> None:
-        for _ in range(count):
-            optimiser.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-                loss = network(images).float().mean()
+    def __init__(self, model: nn.Module, batch: int, size: int, device: torch.device, compile: bool) -> None:
+        self.device, self.batch = device, batch
+        self.on_gpu = device.type == "cuda"
+        self.model = model.to(device).to(memory_format=torch.channels_last).train()
+        self.network = torch.compile(self.model, dynamic=False) if compile else self.model
+        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, fused=self.on_gpu)
+        dtype = torch.bfloat16 if self.on_gpu else torch.float32
+        images = torch.randn(batch, 3, size, size, device=device, dtype=dtype)
+        self.images = images.contiguous(memory_format=torch.channels_last)
+
+    def train(self, steps: int) -> float:
+        """Seconds of so many steps: forward, backward and update."""
+        began = self._now()
+        for _ in range(steps):
+            self.optimiser.zero_grad(set_to_none=True)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
+                loss = self.network(self.images).float().mean()
             loss.backward()
-            optimiser.step()
-        if on_gpu:
-            torch.cuda.synchronize(device)
+            self.optimiser.step()
+        return self._now() - began
 
-    steps(10 if on_gpu else 1)
-    began, count = time.perf_counter(), 100 if on_gpu else 2
-    steps(count)
-    return count * batch / (time.perf_counter() - began)
+    @torch.no_grad()
+    def look(self, steps: int) -> float:
+        """Seconds of so many forward passes without gradients."""
+        began = self._now()
+        for _ in range(steps):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
+                self.network(self.images)
+        return self._now() - began
+
+    def _now(self) -> float:
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def encoder_alone(model: nn.Module, batch: int, size: int, device: torch.device, compile: bool) -> float:
+    """Images a second in training."""
+    alone = EncoderAlone(model, batch, size, device, compile)
+    alone.train(10 if alone.on_gpu else 1)
+    count = 100 if alone.on_gpu else 2
+    return count * batch / alone.train(count)

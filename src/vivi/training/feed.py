@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vivi.batches.augment import augment, augment_patches
 from vivi.batches.loader import LoadedBatch, Loader
+from vivi.batches.pixels import Samples
 from vivi.batches.resident import ResidentLoader
 from vivi.recipes import Recipe, sees_patches
 from vivi.training.step import Frames, Labelled
@@ -63,12 +64,14 @@ class Pictures:
         """The augmented frames of some cores: (cores, shots, frames, 3, size, size); patches have one dimension
         more."""
         assert self.batches.videos is not None
-        samples, settings = self.batches.videos.samples(batch, some, self.device), self.recipe.augment
-        if sees_patches(self.recipe):
-            frames = augment_patches(samples, settings.size, self.dtype)
-        else:
-            frames = augment(samples, settings, self.dtype)
+        frames = self.augmented(self.batches.videos.samples(batch, some, self.device))
         return frames.view(len(batch.cores[some]), -1, self.recipe.batch.frames, *frames.shape[1:])
+
+    def augmented(self, samples: Samples) -> Tensor:
+        """(n, 3, size, size), or patches (n, 9, 3, size, size)."""
+        if sees_patches(self.recipe):
+            return augment_patches(samples, self.recipe.augment.size, self.dtype)
+        return augment(samples, self.recipe.augment, self.dtype)
 
     def labelled(self, batch: LoadedBatch, some: slice) -> Tensor:
         """The augmented labelled images of some cores: (cores, images, copies, 3, size, size)."""
@@ -109,7 +112,8 @@ class Feed:
         self.pictures, self.at_once = pictures, at_once
         self.waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
         """Where it is a list, events around every wait of the device for pictures are added to it."""
-        self._queue: queue.Queue[object] = queue.Queue(self._ahead())
+        self.ahead = self._ahead()
+        self._queue: queue.Queue[object] = queue.Queue(self.ahead)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="feed", daemon=True)
 

@@ -11,18 +11,19 @@ from vivi.recipes import Recipe
 
 # On a CPU the number must not depend on what else runs there, or a resumed run would round differently.
 _CPU_BYTES = 4 << 30
-# For gradients of activations, workspaces and fragmentation.
-_CUDA_SHARE = 0.6
+# For gradients of activations, workspaces and fragmentation; a compiled network keeps two thirds of the activations.
+_CUDA_SHARE, _COMPILED_CUDA_SHARE = 0.6, 0.9
 
 
-def cores_at_once(model: Vivi, recipe: Recipe, cores: int, device: torch.device) -> int:
+def cores_at_once(model: Vivi, recipe: Recipe, cores: int, device: torch.device, compiled: bool) -> int:
     """The largest number of cores that divides `cores` and whose activations fit."""
     batch, images = recipe.batch, recipe.images
     copies = model.frame_loss.copies if model.frame_loss else 1
     of_videos = batch.videos * batch.shots * batch.frames * copies
     of_images = images.count * images.copies * (copies if recipe.loss.on_labelled else 1)
     frames = max(of_videos, of_images) // batch.cores  # one after the other, see step.py
-    room = _CUDA_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _CPU_BYTES
+    share = _COMPILED_CUDA_SHARE if compiled else _CUDA_SHARE
+    room = share * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _CPU_BYTES
     fit = int(room // (frames * activation_bytes(model, recipe.augment.size, device)))
     return max(count for count in range(1, cores + 1) if cores % count == 0 and count <= max(1, fit))
 

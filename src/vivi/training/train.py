@@ -82,7 +82,7 @@ def _train(
         data = world.first_alone(lambda: open_data(recipe, sources)) or open_data(recipe, sources)
         classes = data.labelled.classes if data.labelled else ()
         model = build_model(recipe, len(classes)).to(world.device)
-        at_once = _set_up(model, recipe, machine, len(mine), world)
+        at_once = set_up(model, recipe, machine, len(mine), world)
         world.first_alone(lambda: open_run(out, recipe, named, data))
         optimiser = build_optimiser(model, recipe.optimiser)
         start = _restore(model, optimiser, out, console, world)
@@ -192,14 +192,15 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
-def _set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: World) -> int:
+def set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: World) -> int:
     """Chooses precision, compiles, and returns how many cores to compute at once."""
     on_gpu = world.device.type == "cuda"
     model.train()
     bfloat16 = machine.precision == "bfloat16" or (machine.precision == "auto" and on_gpu)
     model.encoder.precision = torch.bfloat16 if bfloat16 else torch.float32
+    compiled = machine.compile == "on" or (machine.compile == "auto" and on_gpu)
     try:
-        fit = cores_at_once(model, recipe, cores, world.device)
+        fit = cores_at_once(model, recipe, cores, world.device, compiled)
     except (RuntimeError, ValueError, AssertionError) as error:
         raise UserError(
             f"{recipe.encoder.name} cannot take frames of {recipe.augment.size} px ({first_line(error)}): "
@@ -209,6 +210,6 @@ def _set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: Wo
         raise UserError(
             f"--micro-batch {machine.micro_batch} does not divide this process's number of cores, {cores}, evenly"
         )
-    if machine.compile == "on" or (machine.compile == "auto" and on_gpu):
+    if compiled:
         model.encoder.backbone.compile(dynamic=False)  # one graph each for frames and for images
     return machine.micro_batch or fit
