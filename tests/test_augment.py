@@ -14,16 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from vivi.batches.augment import (
-    Canvas,
-    augment,
-    augment_patches,
-    centre_boxes,
-    random_boxes,
-    random_crops,
-    resize,
-    unaugmented,
-)
+from vivi.batches.augment import augment, augment_patches, centre_boxes, random_boxes, resized, unaugmented
 from vivi.batches.autoaugment import autoaugment
 from vivi.batches.colour import distort, hsv_noise, saturate, turn_hue
 from vivi.batches.draws import (
@@ -44,18 +35,24 @@ from vivi.batches.draws import (
     Y,
 )
 from vivi.batches.patches import PATCH_DRAWS, cut_patches, layout
+from vivi.batches.pixels import Pixels, Samples, pack
 from vivi.recipes import Augment
 
 AREA, ASPECTS = (0.1, 1.0), (0.75, 4 / 3)
 
 
-def canvas_of(count: int, seed: int, sizes: list[tuple[int, int]]) -> Canvas:
-    """Frames of random pixels, with rubbish beyond their edges."""
+def samples_of(count: int, seed: int, sizes: list[tuple[int, int]], planar: bool = False) -> Samples:
+    """Pictures of random pixels, with rubbish between them in memory."""
     rng = np.random.default_rng(seed)
     chosen = np.array([sizes[index % len(sizes)] for index in range(count)], np.int32)
-    height, width = chosen.max(axis=0)
-    pixels = torch.from_numpy(rng.integers(0, 256, (count, 3, height, width), np.uint8))
-    return Canvas(pixels, chosen, rng.random((count, DRAWS), np.float32))
+    lengths = 3 * chosen.prod(axis=1, dtype=np.int64) + 50
+    memory = torch.from_numpy(rng.integers(0, 256, 50 + lengths.sum(), np.uint8))
+    pixels = Pixels(memory, 50 + np.cumsum(lengths) - lengths, chosen, planar)
+    return Samples(pixels, rng.random((count, DRAWS), np.float32))
+
+
+def pictures(samples: Samples) -> list[Tensor]:
+    return [samples.pixels.picture(number) for number in range(len(samples.pixels))]
 
 
 def reference_box(height: int, width: int, draws: NDArray[np.float32]) -> tuple[int, int, int, int] | None:
@@ -124,27 +121,50 @@ def test_the_middle_square_is_in_the_middle() -> None:
     assert boxes.tolist() == [[0, 18, 48, 48], [18, 0, 48, 48], [0, 0, 5, 5]]
 
 
+@pytest.mark.parametrize("planar", [False, True])
 @pytest.mark.parametrize("size", [8, 33, 64, 112])
-def test_resizing_agrees_with_torchvision(size: int) -> None:
-    canvas = canvas_of(9, size, [(60, 80), (90, 50), (31, 200)])
-    boxes = random_boxes(canvas.sizes, canvas.draws, AREA, ASPECTS)
+def test_resizing_agrees_with_torchvision(size: int, planar: bool) -> None:
+    samples = samples_of(9, size, [(60, 80), (90, 50), (31, 200)], planar)
+    boxes = random_boxes(samples.pixels.sizes, samples.draws, AREA, ASPECTS)
     flips = np.arange(9) % 2 == 0
-    images = resize(canvas.pixels, boxes, flips, size)
-    for image, pixels, box, flip in zip(images, canvas.pixels, boxes.tolist(), flips, strict=True):
+    images = resized(samples.pixels, boxes, flips, size)
+    rounded = resized(samples.pixels, boxes, flips, size, torch.uint8)
+    assert rounded.dtype == torch.uint8 and torch.equal(rounded, images.round().byte())
+    for image, pixels, box, flip in zip(images, pictures(samples), boxes.tolist(), flips, strict=True):
         expected = tv.resized_crop(pixels.float(), *box, [size, size], antialias=True)
         torch.testing.assert_close(image, expected.flip(2) if flip else expected, rtol=1e-4, atol=5e-3)
 
 
 def test_nothing_outside_the_frame_is_seen() -> None:
-    canvas = canvas_of(12, 0, [(20, 50), (50, 20), (35, 35)])
-    clean = canvas.pixels.clone()
-    for pixels, (height, width) in zip(clean, canvas.sizes, strict=True):
-        pixels[:, height:], pixels[:, :, width:] = 0, 0
-    assert not torch.equal(clean, canvas.pixels)
-    settings = Augment(size=24)
-    other = Canvas(clean, canvas.sizes, canvas.draws)
-    assert torch.equal(augment([canvas], settings), augment([other], settings))
-    assert torch.equal(unaugmented(canvas, 24), unaugmented(other, 24))
+    samples = samples_of(12, 0, [(20, 50), (50, 20), (35, 35)])
+    for kept in (range(12), range(0, 12, 2), range(5, 6)):
+        # The same pictures in the same places, but what lies beside them, neighbours too, is other rubbish.
+        other = samples_of(12, 1, [(20, 50), (50, 20), (35, 35)]).pixels
+        for number in kept:
+            other.picture(number).copy_(samples.pixels.picture(number))
+        assert np.array_equal(other.places, samples.pixels.places)
+        assert not torch.equal(other.memory, samples.pixels.memory)
+        beside, settings, chosen = Samples(other, samples.draws), Augment(size=24), list(kept)
+        assert torch.equal(augment(samples, settings)[chosen], augment(beside, settings)[chosen])
+        assert torch.equal(unaugmented(samples.pixels, 24)[chosen], unaugmented(other, 24)[chosen])
+        assert torch.equal(augment_patches(samples, 16)[chosen], augment_patches(beside, 16)[chosen])
+
+
+def test_the_layout_in_memory_does_not_matter() -> None:
+    planar = samples_of(40, 0, [(20, 50), (50, 20), (35, 35)], planar=True)
+    interleaved = Samples(pack(pictures(planar)), planar.draws)
+    assert planar.pixels.planar and not interleaved.pixels.planar
+    for settings in (Augment(size=24, hue=0.1), Augment(size=24, policy="imagenet")):
+        assert torch.equal(augment(planar, settings), augment(interleaved, settings))
+    assert torch.equal(unaugmented(planar.pixels, 24), unaugmented(interleaved.pixels, 24))
+    assert torch.equal(augment_patches(planar, 16), augment_patches(interleaved, 16))
+
+
+def test_no_pictures_give_no_images() -> None:
+    nothing = Samples(pack([]), np.zeros((0, DRAWS), np.float32))
+    for settings in (Augment(size=24), Augment(size=24, policy="v0")):
+        assert augment(nothing, settings).shape == (0, 3, 24, 24)
+    assert unaugmented(nothing.pixels, 24).shape == (0, 3, 24, 24)
 
 
 def colours(seed: int, count: int = 4, side: int = 9) -> Tensor:
@@ -208,48 +228,53 @@ def test_colours_change_in_the_drawn_order_and_are_clipped_once() -> None:
 
 
 def test_without_crop_and_colour_the_frame_itself_comes_back() -> None:
-    canvas = canvas_of(3, 3, [(40, 40)])
+    samples = samples_of(3, 3, [(40, 40)])
     settings = Augment(40, (1.0, 1.0), (1.0, 1.0), flip=False, brightness=0, saturation=0)
-    torch.testing.assert_close(augment([canvas], settings), canvas.pixels / 127.5 - 1, rtol=0, atol=1e-6)
-    torch.testing.assert_close(unaugmented(canvas, 40), canvas.pixels / 127.5 - 1, rtol=0, atol=1e-6)
+    expected = torch.stack(pictures(samples)) / 127.5 - 1
+    torch.testing.assert_close(augment(samples, settings), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(unaugmented(samples.pixels, 40), expected, rtol=0, atol=1e-6)
 
 
 def test_half_of_the_frames_are_mirrored_and_none_if_not_asked() -> None:
-    canvas = canvas_of(100, 4, [(16, 16)])
+    samples = samples_of(100, 4, [(16, 16)])
     plain = Augment(16, (1.0, 1.0), (1.0, 1.0), flip=False, brightness=0, saturation=0)
-    straight = augment([canvas], plain)
-    mirrored = augment([canvas], Augment(16, (1.0, 1.0), (1.0, 1.0), brightness=0, saturation=0))
+    straight = augment(samples, plain)
+    mirrored = augment(samples, Augment(16, (1.0, 1.0), (1.0, 1.0), brightness=0, saturation=0))
     which = (mirrored != straight).flatten(1).any(dim=1)
     torch.testing.assert_close(mirrored[which], straight[which].flip(3))
-    assert which.tolist() == (canvas.draws[:, FLIP] < 0.5).tolist()
+    assert which.tolist() == (samples.draws[:, FLIP] < 0.5).tolist()
     assert 30 < which.sum() < 70
 
 
 def test_a_frame_is_augmented_the_same_way_whatever_is_beside_it() -> None:
-    canvas = canvas_of(70, 5, [(30, 40), (64, 20)])
+    samples = samples_of(70, 5, [(30, 40), (64, 20)])
     settings = Augment(size=32, hue=0.1, contrast=0.2)
-    together = augment([canvas], settings)
+    together = augment(samples, settings)
     assert together.shape == (70, 3, 32, 32) and together.min() >= -1 and together.max() <= 1
     for index in (0, 33, 69):
-        height, width = canvas.sizes[index]
         alone = slice(index, index + 1)
-        own = Canvas(canvas.pixels[alone, :, :height, :width], canvas.sizes[alone], canvas.draws[alone])
-        torch.testing.assert_close(augment([own], settings), together[alone], rtol=0, atol=1e-5)
+        own = Samples(pack([samples.pixels.picture(index)]), samples.draws[alone])
+        torch.testing.assert_close(augment(own, settings), together[alone], rtol=0, atol=1e-5)
 
 
 def test_the_output_has_the_type_asked_for() -> None:
-    canvas = canvas_of(2, 6, [(30, 40)])
-    assert augment([canvas], Augment(size=16), dtype=torch.bfloat16).dtype == torch.bfloat16
+    samples = samples_of(2, 6, [(30, 40)])
+    for policy in ("none", "imagenet"):
+        assert augment(samples, Augment(size=16, policy=policy), dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert unaugmented(samples.pixels, 16, torch.bfloat16).dtype == torch.bfloat16
+    assert augment_patches(samples, 16, torch.bfloat16).dtype == torch.bfloat16
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_computes_what_a_cpu_does() -> None:
-    canvas = canvas_of(50, 8, [(60, 90), (90, 60)])
+    samples = samples_of(50, 8, [(60, 90), (90, 60)])
+    there = Samples(samples.pixels.to(torch.device("cuda")), samples.draws)
     settings = Augment(size=48, hue=0.1, contrast=0.2)
-    torch.testing.assert_close(
-        augment([canvas], settings, "cuda").cpu(), augment([canvas], settings), rtol=0, atol=0.01
-    )
-    torch.testing.assert_close(unaugmented(canvas, 48, "cuda").cpu(), unaugmented(canvas, 48), rtol=0, atol=0.005)
+    torch.testing.assert_close(augment(there, settings).cpu(), augment(samples, settings), rtol=0, atol=0.01)
+    squares = unaugmented(there.pixels, 48).cpu()
+    torch.testing.assert_close(squares, unaugmented(samples.pixels, 48), rtol=0, atol=0.005)
+    patches = augment_patches(there, 16).cpu()  # standardised: what is flat is scaled up
+    torch.testing.assert_close(patches, augment_patches(samples, 16), rtol=0, atol=0.02)
 
 
 def noise_by_colorsys(pixel: NDArray[np.float32], draws: NDArray[np.float32]) -> list[float]:
@@ -279,37 +304,47 @@ def test_hsv_noise_is_that_of_s4l_pixel_by_pixel() -> None:
 
 
 def test_hsv_noise_comes_on_top_of_the_other_colours() -> None:
-    canvas = canvas_of(6, 0, [(20, 24)])
+    samples = samples_of(6, 0, [(20, 24)])
     plain = Augment(size=16)
-    draws = torch.from_numpy(canvas.draws)
-    expected = hsv_noise((augment([canvas], plain) + 1) / 2, draws) * 2 - 1
-    torch.testing.assert_close(augment([canvas], replace(plain, hsv=True)), expected, rtol=0, atol=1e-5)
+    expected = hsv_noise((augment(samples, plain) + 1) / 2, torch.from_numpy(samples.draws)) * 2 - 1
+    torch.testing.assert_close(augment(samples, replace(plain, hsv=True)), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("policy", ["imagenet", "v0"])
 def test_with_a_policy_crops_are_autoaugmented_instead_of_coloured(policy: Literal["imagenet", "v0"]) -> None:
-    canvases = [canvas_of(5, seed, [(20, 24), (31, 17)]) for seed in range(3)]
-    settings = Augment(size=16)
-    crops = torch.cat([crop.round().byte() for one in canvases for crop, _ in random_crops(one, settings, "cpu")])
-    draws = np.concatenate([canvas.draws[:, AUTOAUGMENT] for canvas in canvases])
-    expected = autoaugment(crops, draws, policy) / 127.5 - 1
-    assert torch.equal(augment(canvases, replace(settings, policy=policy)), expected)
+    samples = samples_of(40, 0, [(20, 24), (31, 17)])
+    boxes = random_boxes(samples.pixels.sizes, samples.draws, AREA, ASPECTS)
+    crops = resized(samples.pixels, boxes, samples.draws[:, FLIP] < 0.5, 16).round().byte()
+    expected = autoaugment(crops, samples.draws[:, AUTOAUGMENT], policy) / 127.5 - 1
+    assert torch.equal(augment(samples, Augment(size=16, policy=policy)), expected)
 
 
-def test_a_frame_is_augmented_as_often_as_its_canvas_says() -> None:
-    canvas = canvas_of(70, 0, [(20, 24), (31, 17)])
-    once = Canvas(canvas.pixels[:14], canvas.sizes[:14], canvas.draws, copies=5)
-    repeated = Canvas(once.pixels.repeat_interleave(5, dim=0), once.sizes.repeat(5, axis=0), canvas.draws)
+@pytest.mark.parametrize("policy", ["imagenet", "v0"])
+def test_crops_in_the_order_that_a_gpu_makes_them_are_autoaugmented_alike(policy: Literal["imagenet", "v0"]) -> None:
+    rng = np.random.default_rng(0)
+    crops = torch.from_numpy(rng.integers(0, 256, (200, 3, 12, 12), np.uint8))
+    draws = rng.random((200, DRAWS), np.float32)[:, AUTOAUGMENT]
+    there = crops.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(autoaugment(there, draws, policy), autoaugment(crops, draws, policy))
+
+
+def test_a_picture_is_augmented_as_often_as_it_is_among_the_samples() -> None:
+    once = samples_of(14, 0, [(20, 24), (31, 17)])
+    draws = np.random.default_rng(0).random((70, DRAWS), np.float32)
+    repeated = Samples(once.pixels[np.arange(14).repeat(5)], draws)
+    copied = Samples(pack([picture for picture in pictures(once) for _ in range(5)]), draws)
     settings = Augment(size=16)
-    assert torch.equal(augment([once], settings), augment([repeated], settings))
-    assert torch.equal(augment_patches([once], 16), augment_patches([repeated], 16))
+    assert torch.equal(augment(repeated, settings), augment(copied, settings))
+    assert torch.equal(augment_patches(repeated, 16), augment_patches(copied, 16))
 
 
 def test_patches_are_cut_from_the_whole_frame() -> None:
-    canvas = canvas_of(3, 0, [(50, 80), (61, 17)])
-    patches = augment_patches([canvas], 16)
-    for pixels, (height, width), draws, nine in zip(canvas.pixels, canvas.sizes, canvas.draws, patches, strict=True):
+    samples = samples_of(3, 0, [(50, 80), (61, 17)])
+    patches = augment_patches(samples, 16)
+    for pixels, draws, nine in zip(pictures(samples), samples.draws, patches, strict=True):
         side = layout(16).whole
-        whole = tv.resize(pixels[:, :height, :width].float(), [side, side], antialias=True)
+        whole = tv.resize(pixels.float(), [side, side], antialias=True)
         expected = cut_patches(whole[None], draws[None, :PATCH_DRAWS], 16)[0]
         torch.testing.assert_close(nine, expected, rtol=0, atol=1e-3)
+        there = whole[None].contiguous(memory_format=torch.channels_last)  # as a GPU makes it
+        torch.testing.assert_close(cut_patches(there, draws[None, :PATCH_DRAWS], 16)[0], expected)

@@ -64,6 +64,24 @@ def test_statistics_of_several_cores_at_once_have_the_same_gradient() -> None:
         torch.testing.assert_close(first, second)
 
 
+@pytest.mark.parametrize("offset", [0.0, 3.0, 60.0])
+def test_statistics_of_sixteen_bits_are_those_of_double_precision(offset: float) -> None:
+    """Also of values that are far from zero beside their deviation."""
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.randn(3 * 8, 6, 16, 16, generator=generator) + offset).bfloat16()
+    norm = CoreBatchNorm(nn.BatchNorm2d(6), momentum=0.25)
+    norm.cores = 3
+    actual = norm._many_cores(x)
+    exact = x.double().unflatten(0, (3, 8))
+    torch.testing.assert_close(norm.mean_sum.double(), exact.mean(dim=(1, 3, 4)).sum(0), rtol=1e-5, atol=1e-5)
+    count = exact[0, :, 0].numel()
+    var = exact.var(dim=(1, 3, 4), correction=0).sum(0) * count / (count - 1)
+    torch.testing.assert_close(norm.var_sum.double(), var, rtol=2e-3, atol=1e-5)
+    reference = nn.BatchNorm2d(6).double()
+    expected = torch.cat([reference(core.double()) for core in x.chunk(3)])
+    torch.testing.assert_close(actual.double(), expected, rtol=0.02, atol=0.02)
+
+
 def test_running_statistics_move_once_a_step_by_the_mean_over_cores() -> None:
     encoder = build().train()
     frames = torch.rand(3, 4, 3, 32, 32) * 2 - 1

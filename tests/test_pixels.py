@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -52,7 +54,7 @@ def test_how_a_picture_lay_in_memory_before_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("packed", [pack, planar])
-def test_some_of_the_pictures_also_twice_and_in_another_order(packed: type) -> None:
+def test_some_of_the_pictures_also_twice_and_in_another_order(packed: Callable[[list[Tensor]], Pixels]) -> None:
     pictures = random_pictures(SIZES)
     pixels = packed(pictures)
     assert_holds(pixels[1:3], pictures[1:3])
@@ -62,7 +64,7 @@ def test_some_of_the_pictures_also_twice_and_in_another_order(packed: type) -> N
 
 
 @pytest.mark.parametrize("packed", [pack, planar])
-def test_joined_parts_hold_all_their_pictures(packed: type) -> None:
+def test_joined_parts_hold_all_their_pictures(packed: Callable[[list[Tensor]], Pixels]) -> None:
     first, second, third = (random_pictures(SIZES[:count], seed=count) for count in (4, 1, 3))
     joined = join([packed(first), packed(second)[np.array([0, 0])], packed(third)[1:]])
     assert_holds(joined, [*first, *second * 2, *third[1:]])

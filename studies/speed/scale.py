@@ -379,7 +379,7 @@ def draw(rows: Sequence[Row], runs: Sequence[Row], path: Path) -> None:
     show(steps, "step_s", "a training step", "#0072b2")
     show(steps, "step_fast_s", "its fastest tenth", "#56b4e9")
     show(opening, "first_step_s", "command to first step", "#0072b2")
-    show(opening, "open_s", "of that, opening the corpus", "#d55e00")
+    show(opening, "open_s", "opening the corpus, by itself", "#d55e00")
     show(held, "own_peak_mb", "own memory, peak", "#56b4e9", 1 / 1024)
     show(held, "own_mb", "own memory, training", "#0072b2", 1 / 1024)
     show(held, "mapped_mb", "mapped files", "#d55e00", 1 / 1024)

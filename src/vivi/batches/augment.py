@@ -104,19 +104,19 @@ def _resized(
         if has_kernel(pixels.memory.device):
             yield some, resized(pixels[some], boxes[some], flips[some], size)
         else:
-            yield some, resize(canvas(pixels[some]), boxes[some], flips[some], size)
+            in_canvas = boxes[some] * np.array([0, 0, 1, 1])
+            yield some, resize(canvas(pixels[some], boxes[some]), in_canvas, flips[some], size)
 
 
-def canvas(pixels: Pixels) -> Tensor:
-    """The pictures in one tensor (n, 3, H, W) of the largest height and width, each in the upper left corner."""
-    height, width = pixels.sizes.max(axis=0, initial=1).tolist()
+def canvas(pixels: Pixels, boxes: NDArray[np.int64]) -> Tensor:
+    """The boxes in one tensor (n, 3, H, W) of the largest height and width, each in the upper left corner."""
+    highest, widest = boxes[:, 2:].max(axis=0, initial=1).tolist()
     # Pixel by pixel in memory if they are so there.
-    shape = (len(pixels), 3, height, width) if pixels.planar else (len(pixels), height, width, 3)
+    shape = (len(pixels), 3, highest, widest) if pixels.planar else (len(pixels), highest, widest, 3)
     padded = torch.zeros(shape, dtype=torch.uint8, device=pixels.memory.device)
     padded = padded if pixels.planar else padded.permute(0, 3, 1, 2)
-    for number, place in enumerate(padded):
-        picture = pixels.picture(number)
-        place[:, : picture.shape[1], : picture.shape[2]] = picture
+    for number, (y, x, height, width) in enumerate(boxes.tolist()):
+        padded[number, :, :height, :width] = pixels.picture(number)[:, y : y + height, x : x + width]
     return padded
 
 

@@ -6,12 +6,11 @@ The frames are those that streaming would decode, so batches are the same, bit f
 from __future__ import annotations
 
 import io
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Self
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vivi.batches.frames import FrameStream, decode_there
+from vivi.batches.frames import GREY, FrameStream, decode_there
 from vivi.batches.index import Index, read_frames
 from vivi.batches.loader import Core, LoadedBatch, draws_of
 from vivi.batches.pixels import Pixels, Samples, pack
@@ -61,13 +60,13 @@ def decoded_bytes(index: Index, eligible: Eligible, most: int) -> int | None:
 
 
 def _pixels(index: Index, video: int) -> int:
-    """How many a frame of a video has, from the header of the first that has one."""
+    """How many a frame of a video has, from the header of the first that has one; where none has, they are grey."""
     for shot in range(int(index.first_shot[video]), int(index.first_shot[video + 1])):
         for number in range(int(index.frames[shot])):
             [jpeg] = read_frames(index, video, shot, [number])
             with suppress(OSError, SyntaxError, ValueError), Image.open(io.BytesIO(jpeg), formats=("JPEG",)) as image:
                 return image.width * image.height
-    return 0
+    return GREY[0].numel()
 
 
 def load_store(
@@ -123,17 +122,23 @@ def _decoded(
 
     with ThreadPoolExecutor(max(1, threads), "resident") as pool:
         rest = iter(shots.tolist())
-        ahead: list[tuple[list[int], Future[tuple[list[Tensor], list[str]]]]] = []
+        ahead: deque[tuple[list[int], Future[tuple[list[Tensor], list[str]]]]] = deque()
+        waiting = 0  # frames
         while True:
-            ahead += [(one, pool.submit(read, *one)) for one in islice(rest, 4 * _AT_ONCE // 8 - len(ahead))]
+            for video, shot in rest:
+                ahead.append(([video, shot], pool.submit(read, video, shot)))
+                waiting += int(stream.index.frames[shot])
+                if waiting > 2 * _AT_ONCE:
+                    break
             if not ahead:
                 return
             frames: list[Tensor] = []
             lines: list[str] = []
             where: list[tuple[int, int, int]] = []
             while ahead and len(frames) < _AT_ONCE:
-                (video, shot), future = ahead.pop(0)
+                (video, shot), future = ahead.popleft()
                 some, damaged = future.result()
+                waiting -= len(some)
                 frames += some
                 lines += damaged
                 where += [(video, shot, number) for number in range(len(some))]
@@ -149,7 +154,7 @@ def _decode_there(
     frames, unknown = decode_there(jpegs, device)
     lines: list[str] = []
     for number in unknown:
-        frame, line = stream.decode_here(*where[number], jpegs[number].numpy().tobytes())
+        frame, line = stream.decode_here(*where[number], jpegs[number].numpy().data)
         frames[number] = frame.to(device)
         lines += line
     return frames, lines

@@ -22,6 +22,7 @@ from vivi.training.distributed import join_world
 from vivi.training.feed import Feed, Pictures
 from vivi.training.loading import open_batches, reading_threads
 from vivi.training.machine import Machine
+from vivi.training.memory import AtOnce
 from vivi.training.sources import Sources
 
 
@@ -38,7 +39,7 @@ def bench_loader(
         data = open_data(recipe, sources)
         assert data.index is not None
         precision = torch.bfloat16 if world.device.type == "cuda" else torch.float32
-        at_once = machine.micro_batch or 1
+        at_once = AtOnce(machine.micro_batch or 1, 1)
         rates: dict[str, tuple[float, str]] = {}
         stream = FrameStream(data.index, recipe.batch, recipe.seed, encoded=True)
         rates["read"] = _reading_rate(stream, reading_threads(machine), options.measure), "JPEG files from the disk"
@@ -50,9 +51,8 @@ def bench_loader(
                 ) as batches:
                     pictures = Pictures(replace(batches, images=None), recipe, world.device, precision)
                     if kind == "off":
-                        rates |= {
-                            part: (rate, "alone") for part, rate in parts_alone(pictures, machine, at_once).items()
-                        }
+                        parts = parts_alone(pictures, machine, at_once.videos)
+                        rates |= {part.replace("_", " "): (rate, "alone") for part, rate in parts.items()}
                     rates[name] = _feeding_rate(pictures, at_once, options.measure), "all of it, augmented"
             except UserError as error:
                 rates[name] = 0.0, str(error)
@@ -74,7 +74,7 @@ def _reading_rate(stream: FrameStream, threads: int, steps: int) -> float:
         return steps * batch.videos * batch.shots * batch.frames / (time.perf_counter() - began)
 
 
-def _feeding_rate(pictures: Pictures, at_once: int, steps: int) -> float:
+def _feeding_rate(pictures: Pictures, at_once: AtOnce, steps: int) -> float:
     """Frames a second that are ready for the encoder, which takes no time here."""
     batch, device = pictures.recipe.batch, pictures.device
     with Feed(pictures, at_once) as feed:

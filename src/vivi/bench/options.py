@@ -24,6 +24,8 @@ class BenchOptions:
     """Frames that the encoder of a peer sees at once."""
     peer_seconds: float = 20.0
     """How long to measure each peer."""
+    lock: Path | None = None
+    """Wait for this file's lock before measuring: benches that are started together compile side by side."""
     json: Path | None = None
     """Also write the figures to this file."""
 

@@ -132,7 +132,7 @@ def _training_shots(index: Index) -> tuple[np.ndarray[Any, Any], np.ndarray[Any,
     return np.repeat(np.arange(len(index)), counts)[train], np.flatnonzero(train)
 
 
-def _opened(jpeg: bytes) -> Image.Image:
+def _opened(jpeg: memoryview) -> Image.Image:
     return Image.open(io.BytesIO(jpeg)).convert("RGB")
 
 

@@ -7,8 +7,10 @@ weights; what was made ahead of it is used up before the clock starts. Both are 
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from vivi.training.feed import AnyLoader, Feed, Pictures, Step
 from vivi.training.loading import decoding_rates, open_batches, reading_threads
 from vivi.training.loop import Training
 from vivi.training.machine import Machine
+from vivi.training.memory import AtOnce, encoder_load
 from vivi.training.progress import TrainProgress
 from vivi.training.sources import Sources
 from vivi.training.state import build_optimiser
@@ -45,14 +48,15 @@ from vivi.training.train import set_up
 class Work:
     """What the encoder has to do in one step: micro-batches of videos and of labelled images."""
 
-    micro_batches: int
-    frames: int  # that it sees of a micro-batch's videos, all copies counted
-    images: int  # and of its labelled images
+    micro_batches: int  # of videos
+    frames: int  # that it sees of each, all copies counted
+    image_batches: int
+    images: int  # of each
     two_passes: bool
 
     @property
     def total(self) -> int:
-        return self.micro_batches * (self.frames + self.images)
+        return self.micro_batches * self.frames + self.image_batches * self.images
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ def bench_train(
         at_once = set_up(model, recipe, machine, recipe.batch.cores, world)
         work = work_of(model, recipe, at_once)
         console.print(
-            f"{recipe.name}: {work.micro_batches} × ({work.frames:,} frames + {work.images:,} images) a step, "
+            f"{recipe.name}: {work.micro_batches} × {work.frames:,} frames and {work.image_batches} × "
+            f"{work.images:,} images a step, "
             f"{'two passes' if work.two_passes else 'one pass'}, on {about_machine(world.device)}",
             soft_wrap=True,
         )
@@ -94,10 +99,10 @@ def bench_train(
                 "overridden": {name: new for name, (_, new) in differences(find_recipe(named), recipe).items()},
                 "machine": about_machine(world.device),
                 "torch": torch.__version__,
-                "work": asdict(work) | {"cores_at_once": at_once, "size": recipe.augment.size},
+                "work": asdict(work) | {"cores_at_once": at_once.videos, "size": recipe.augment.size},
                 "rounds": [asdict(one) for one in rounds],
                 "peak_gib": memory,
-                "alone": parts_alone(pictures, machine, at_once),
+                "alone": parts_alone(pictures, machine, at_once.videos),
                 **summary(rounds, work, recipe),
             }
         if options.peers and data.index is not None:
@@ -111,14 +116,12 @@ def bench_train(
     return found
 
 
-def work_of(model: Vivi, recipe: Recipe, at_once: int) -> Work:
-    batch, images, loss = recipe.batch, recipe.images, recipe.loss
-    copies = model.frame_loss.copies if model.frame_loss else 1
-    frames = batch.videos * batch.shots * batch.frames * copies
-    labelled = images.count * images.copies * (copies if loss.on_labelled else 1)
-    micro_batches = batch.cores // at_once
-    two_passes = loss.video == "infonce" and loss.across == "all" and micro_batches > 1
-    return Work(micro_batches, frames // micro_batches, labelled // micro_batches, two_passes)
+def work_of(model: Vivi, recipe: Recipe, at_once: AtOnce) -> Work:
+    loss, cores = recipe.loss, recipe.batch.cores
+    frames, images = encoder_load(model, recipe)
+    of_videos, of_images = cores // at_once.videos if frames else 0, cores // at_once.images if images else 0
+    two_passes = loss.video == "infonce" and loss.across == "all" and of_videos > 1
+    return Work(of_videos, frames // max(of_videos, 1), of_images, images // max(of_images, 1), two_passes)
 
 
 def _rounds(
@@ -147,30 +150,60 @@ def _rounds(
         return EncoderAlone(plain, batch, size, world.device, compiled) if batch else None
 
     console.print("compiling and warming up ..." if compiled else "warming up ...")
-    with_cores = WithCores(model, feed.at_once, work.frames, size, world.device) if work.frames else None
+    with_cores = WithCores(model, feed.at_once.videos, work.frames, size, world.device) if work.frames else None
     _take(training, steps, options.warm_up)
-    encoders = [one for one in (alone(work.frames), alone(work.images)) if one is not None]
-    for encoder in encoders:
+    counts = (work.micro_batches, work.image_batches)
+    both = zip((alone(work.frames), alone(work.images)), counts, strict=True)
+    encoders = [(encoder, count) for encoder, count in both if encoder is not None]
+    for encoder, _ in encoders:
         encoder.train(options.warm_up)
     if work.two_passes:
-        encoders[0].look(options.warm_up)
+        encoders[0][0].look(options.warm_up)
     if with_cores is not None:
         with_cores.train(1)
     if world.device.type == "cuda":
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(world.device)
-    rounds = []
+    with _turn(options.lock, console):
+        return _measured(training, steps, encoders, with_cores, work, options, console)
+
+
+@contextmanager
+def _turn(lock: Path | None, console: Console) -> Iterator[None]:
+    """Waits until no other process has the lock."""
+    if lock is None:
+        yield
+        return
+    with open(lock, "a") as file:
+        console.print("waiting for its turn ...")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _measured(
+    training: Training,
+    steps: Iterator[Step],
+    encoders: list[tuple[EncoderAlone, int]],
+    with_cores: WithCores | None,
+    work: Work,
+    options: BenchOptions,
+    console: Console,
+) -> tuple[list[Round], float]:
+    world, feed = training.world, training.feed
+    rounds, peak = [], 0.0
     for number in range(options.rounds):
-        _take(training, steps, 1 + feed.ahead // work.micro_batches)  # what was made ahead meanwhile
+        _take(training, steps, 1 + feed.ahead // max(work.micro_batches, 1))  # what was made ahead meanwhile
         seconds, waiting = _take(training, steps, options.measure)
-        peak = torch.cuda.max_memory_allocated(world.device) / 2**30 if world.device.type == "cuda" else 0.0
+        if world.device.type == "cuda":
+            peak = max(peak, torch.cuda.max_memory_allocated(world.device) / 2**30)
         count = options.measure * work.micro_batches
         rounds.append(
             Round(
                 step=seconds / options.measure,
                 waiting=waiting / options.measure,
-                encoder=sum(encoder.train(count) for encoder in encoders) / options.measure,
+                encoder=sum(encoder.train(many * options.measure) for encoder, many in encoders) / options.measure,
                 cores=with_cores.train(count) / options.measure if with_cores else 0.0,
-                forward=encoders[0].look(count) / options.measure if work.two_passes else 0.0,
+                forward=encoders[0][0].look(count) / options.measure if work.two_passes else 0.0,
             )
         )
         one = rounds[-1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from vivi.batches.frames import FrameStream
 from vivi.batches.image_stream import ImageStream, labelled_stream, unlabelled_stream
 from vivi.batches.images import LabelledImages, class_balanced, find_images, find_test_images, only_listed
@@ -59,6 +61,7 @@ def open_data(recipe: Recipe, sources: Sources) -> Data:
     if _wanted("--corpus", sources.corpus, wants_videos(recipe), recipe):
         assert sources.corpus is not None
         index = open_index(Corpus(sources.corpus))
+        pa.default_memory_pool().release_unused()  # or Arrow keeps a gigabyte of the tables of a large corpus
         eligible(index, recipe.batch)
     if _wanted("--images", sources.images, wants_images(recipe), recipe):
         assert sources.images is not None

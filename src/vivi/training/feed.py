@@ -24,6 +24,7 @@ from vivi.batches.loader import LoadedBatch, Loader
 from vivi.batches.pixels import Samples
 from vivi.batches.resident import ResidentLoader
 from vivi.recipes import Recipe, sees_patches
+from vivi.training.memory import AtOnce
 from vivi.training.step import Frames, Labelled
 
 AnyLoader = Loader | ResidentLoader
@@ -82,17 +83,18 @@ class Pictures:
         augmented = augment(self.batches.images.samples(batch, some, self.device), settings, self.dtype)
         return augmented.view(len(batch.cores[some]), -1, images.copies, *augmented.shape[1:])
 
-    def step(self, videos: LoadedBatch | None, images: LoadedBatch | None, at_once: int) -> Step:
+    def step(self, videos: LoadedBatch | None, images: LoadedBatch | None, at_once: AtOnce) -> Step:
         """A step whose pictures are made when they are asked for."""
         some = videos or images
         assert some is not None
-        parts = [slice(first, first + at_once) for first in range(0, len(some.cores), at_once)]
         step = Step(some.step, [], [])
         if videos is not None:
             noise = self._upload(videos.noise)
+            parts = _parts(videos, at_once.videos)
             step.videos.extend(Frames(partial(self.frames, videos, part), noise[part]) for part in parts)
         if images is not None:
             noise, labels = self._upload(images.noise), self._upload(self.batches.labels[images.items])
+            parts = _parts(images, at_once.images)
             step.images.extend(
                 Labelled(partial(self.labelled, images, part), noise[part], labels[part]) for part in parts
             )
@@ -104,11 +106,15 @@ class Pictures:
         return values.to(self.device)
 
 
+def _parts(batch: LoadedBatch, at_once: int) -> list[slice]:
+    return [slice(first, first + at_once) for first in range(0, len(batch.cores), at_once)]
+
+
 class Feed:
     """Yields the steps of a run, `at_once` cores to a micro-batch. Use it as a context manager: the thread ends with
     it."""
 
-    def __init__(self, pictures: Pictures, at_once: int) -> None:
+    def __init__(self, pictures: Pictures, at_once: AtOnce) -> None:
         self.pictures, self.at_once = pictures, at_once
         self.waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
         """Where it is a list, events around every wait of the device for pictures are added to it."""
@@ -142,10 +148,11 @@ class Feed:
             return 1
         batch, size = recipe.batch, recipe.augment.size
         frames = max(batch.videos * batch.shots * batch.frames, recipe.images.count * recipe.images.copies)
-        patches = 9 if sees_patches(recipe) else 1
-        bytes_each = patches * 3 * size * size * self.pictures.dtype.itemsize * frames * self.at_once / batch.cores
+        frames *= 9 if sees_patches(recipe) else 1
+        micro_batches = batch.cores // self.at_once.videos
+        bytes_each = 3 * size * size * self.pictures.dtype.itemsize * frames / micro_batches
         total = torch.cuda.get_device_properties(device).total_memory
-        return max(2, min(batch.cores // self.at_once, int(_SHARE * total / bytes_each)))
+        return max(2, min(micro_batches, int(_SHARE * total / bytes_each)))
 
     def _work(self) -> None:
         """What the thread makes: steps, after each its pictures in their order; then None, or what went wrong."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from vivi.batches.frames import FrameStream, decode, decode_there
 from vivi.batches.image_stream import ImageStream
@@ -28,7 +29,8 @@ from vivi.training.machine import Machine
 MOST_THREADS = 4
 # Of the memory that is free: what training itself needs comes later.
 _SHARE_OF_GPU, _SHARE_OF_HOST = 0.25, 0.5
-_TRIED = 512  # frames, to see who decodes faster
+_TRIED = 256  # JPEGs, to see who decodes them faster,
+_TASKS = 16  # shared among the threads
 
 
 @contextmanager
@@ -39,8 +41,7 @@ def open_batches(
     with ExitStack() as stack:
         with said_once():
             videos = _video_loader(data, recipe, machine, world, start, console)
-        there = world.device.type == "cuda" and machine.decode != "cpu"
-        images = _loader(image_stream(data, recipe, encoded=there), recipe, machine, world, start)
+            images = _image_loader(data, recipe, machine, world, start, console)
         for loader in (videos, images):
             if loader is not None:
                 stack.enter_context(loader)
@@ -51,23 +52,31 @@ def open_batches(
 def _video_loader(
     data: Data, recipe: Recipe, machine: Machine, world: World, start: int, console: Console
 ) -> AnyLoader | None:
-    stream = video_stream(data, recipe, encoded=world.device.type == "cuda" and machine.decode != "cpu")
-    if isinstance(stream, FrameStream):
-        stream.encoded = gpu_decodes(stream, machine, world.device, console)
-        store = keep_resident(stream, recipe, machine, world, recipe.steps - start, console)
-        if store is not None:
-            mine = world.cores(recipe.batch.cores)
-            return ResidentLoader(stream, store, mine.start, mine.stop, start, recipe.steps)
-    return _loader(stream, recipe, machine, world, start)
-
-
-def _loader(
-    stream: FrameStream | ImageStream | None, recipe: Recipe, machine: Machine, world: World, start: int
-) -> Loader | None:
+    stream = video_stream(data, recipe)
     if stream is None:
         return None
+    threads = reading_threads(machine)
+    stream.encoded = gpu_decodes(stream, machine, world.device, threads, console)
     mine = world.cores(recipe.batch.cores)
-    threads, pin = reading_threads(machine), world.device.type == "cuda"
+    if isinstance(stream, FrameStream):
+        store = keep_resident(stream, recipe, machine, world, recipe.steps - start, console)
+        if store is not None:
+            return ResidentLoader(stream, store, mine.start, mine.stop, start, recipe.steps)
+    pin = world.device.type == "cuda"
+    return Loader(stream, mine.start, mine.stop, threads, start, recipe.steps, pin=pin)
+
+
+def _image_loader(
+    data: Data, recipe: Recipe, machine: Machine, world: World, start: int, console: Console
+) -> Loader | None:
+    stream = image_stream(data, recipe)
+    if stream is None:
+        return None
+    threads = reading_threads(machine)
+    if recipe.batch.videos and not machine.threads:
+        threads = max(1, threads // 2)  # labelled images are fewer
+    stream.encoded = gpu_decodes(stream, machine, world.device, threads, console)
+    mine, pin = world.cores(recipe.batch.cores), world.device.type == "cuda"
     return Loader(stream, mine.start, mine.stop, threads, start, recipe.steps, pin=pin)
 
 
@@ -81,56 +90,88 @@ def reading_threads(machine: Machine) -> int:
 
 @dataclass(frozen=True)
 class Rates:
-    """Frames a second that are decoded."""
+    """JPEGs a second that are decoded."""
 
     gpu: float
     threads: float
 
 
-def gpu_decodes(stream: FrameStream, machine: Machine, device: torch.device, console: Console) -> bool:
-    """Whether the GPU is to decode the frames: where there is one, if it is faster than the threads."""
+def gpu_decodes(
+    stream: FrameStream | ImageStream, machine: Machine, device: torch.device, threads: int, console: Console
+) -> bool:
+    """Whether the GPU is to decode: where there is one, if it is faster than the threads."""
     if device.type != "cuda" or machine.decode == "cpu":
         return False
-    rates = decoding_rates(stream, device, reading_threads(machine))
+    what = "frames" if isinstance(stream, FrameStream) else "images"
+    rates = decoding_rates(stream, device, threads)
     if machine.decode == "gpu":
         if rates.gpu == 0:
-            raise UserError("--decode gpu: the GPU, or this torchvision, cannot decode JPEG; leave it out")
+            raise UserError(f"--decode gpu: the GPU, or this torchvision, cannot decode these {what}; leave it out")
         return True
     faster = rates.gpu > rates.threads
-    who = "the GPU" if faster else f"{reading_threads(machine)} threads"
+    who = "the GPU" if faster else f"{threads} threads"
     console.print(
-        f"frames are decoded by {who} (GPU {rates.gpu:,.0f}/s, threads {rates.threads:,.0f}/s)", soft_wrap=True
+        f"{what} are decoded by {who} (beside training, threads {rates.threads:,.0f}/s, GPU {rates.gpu:,.0f}/s)",
+        soft_wrap=True,
     )
     return faster
 
 
-def decoding_rates(stream: FrameStream, device: torch.device, threads: int) -> Rates:
-    """Tried on frames of the first step; 0 for a GPU that cannot."""
-    encoded = FrameStream(stream.index, stream.batch, stream.seed, encoded=True)
-    plan, jpegs = encoded.plan(0), []
-    for item in range(len(plan.video)):
-        jpegs += encoded.read(plan, item).pictures
-        if len(jpegs) >= _TRIED:
-            break
-    jpegs = (jpegs * (_TRIED // len(jpegs) + 1))[:_TRIED]
+def decoding_rates(stream: FrameStream | ImageStream, device: torch.device, threads: int) -> Rates:
+    """Tried on the first step's JPEGs; 0 for who cannot.
+
+    The GPU is kept busy meanwhile, as in training. It makes all the difference: an H200 that computes decodes a tenth
+    of what it does otherwise.
+    """
+    jpegs = _some_jpegs(stream)
+    if not jpegs:
+        return Rates(0.0, 0.0)
     gpu = 0.0
     if device.type == "cuda":
-        decode_there(jpegs, device)  # sets the decoder up
-        began = time.perf_counter()
-        _, unknown = decode_there(jpegs, device)
+        decode_there(jpegs[:8], device)  # sets the decoder up
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            busy(device, seconds=0.5)
+            began = time.perf_counter()
+            _, unknown = decode_there(jpegs, device)
+            gpu = 0.0 if len(unknown) > len(jpegs) // 2 else len(jpegs) / (time.perf_counter() - began)
         torch.cuda.synchronize(device)
-        gpu = 0.0 if len(unknown) > len(jpegs) // 2 else len(jpegs) / (time.perf_counter() - began)
     with ThreadPoolExecutor(threads) as pool:
         began = time.perf_counter()
-        list(pool.map(_decode_or_not, [jpeg.numpy().tobytes() for jpeg in jpegs]))
+        list(pool.map(_decode_or_not, [jpegs[start::_TASKS] for start in range(_TASKS)]))
         return Rates(gpu, len(jpegs) / (time.perf_counter() - began))
 
 
-def _decode_or_not(jpeg: bytes) -> None:
+def _some_jpegs(stream: FrameStream | ImageStream) -> list[Tensor]:
+    """_TRIED files of the first step, some more than once if it has fewer."""
+    before, stream.encoded = stream.encoded, True
     try:
-        decode(jpeg)
-    except (RuntimeError, ValueError):
-        return  # damaged: it will be named when it is trained on
+        plan, files = stream.plan(0), []
+        for item in range(len(plan.video)):
+            files += [picture for picture in stream.read(plan, item).pictures if picture.ndim == 1]
+            if len(files) >= _TRIED:
+                break
+    finally:
+        stream.encoded = before
+    return (files * (_TRIED // len(files) + 1))[:_TRIED] if files else []
+
+
+def busy(device: torch.device, seconds: float) -> None:
+    """Gives the default stream of a GPU so much to do."""
+    with torch.cuda.stream(torch.cuda.default_stream(device)):
+        matrix = torch.rand(4096, 4096, device=device, dtype=torch.float16)
+        torch.mm(matrix, matrix)
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        torch.mm(matrix, matrix)
+        torch.cuda.synchronize(device)
+        for _ in range(int(seconds / (time.perf_counter() - began))):
+            torch.mm(matrix, matrix)
+
+
+def _decode_or_not(jpegs: list[Tensor]) -> None:
+    for jpeg in jpegs:
+        with suppress(RuntimeError, ValueError):  # damaged: it will be named when it is trained on
+            decode(jpeg.numpy().data)
 
 
 # --- once and for all ---
@@ -156,14 +197,17 @@ def keep_resident(
             )
         return None
     keep_on = world.device if size <= on_gpu else torch.device("cpu")
+    threads = machine.threads or max(1, available_cores() // processes_here())
     with ProgressLine("decode", frames, console) as line:
-        threads = machine.threads or max(1, available_cores() // processes_here())
-        show: Callable[[int], None] = lambda done: line.show(done, f"{done:,} of {frames:,} frames decoded")  # noqa: E731
+
+        def show(done: int) -> None:
+            line.show(done, f"{done:,} of {frames:,} frames decoded")
+
         store = load_store(stream, threads, size, world.device, keep_on, show)
-    if store is not None:
-        where = "on the GPU" if keep_on.type == "cuda" else "in memory"
-        console.print(f"all {frames:,} frames are kept {where}, decoded: {size / 2**30:.1f} GiB", soft_wrap=True)
-    elif machine.resident == "on":
+        if store is not None:
+            where = "on the GPU" if keep_on.type == "cuda" else "in memory"
+            line.show(frames, f"all {frames:,} frames are kept {where}, decoded: {size / 2**30:.1f} GiB")
+    if store is None and machine.resident == "on":
         raise UserError(f"--resident on: videos of {index.corpus} have frames of several sizes; leave it out")
     return store
 

@@ -103,7 +103,7 @@ class Training:
         self.optimiser.zero_grad(set_to_none=True)
         # For layers that draw lots, such as dropout: the same after resuming.
         torch.manual_seed(self.recipe.seed * 1_000_003 + batch.number)
-        with _out_of_memory(self.feed.at_once):
+        with _out_of_memory(self.feed.at_once.videos):
             metrics = compute_gradients(self.model, batch.videos, batch.images, self.recipe, self.world)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         self.world.add_up([*gradients, *self.model.encoder.collected_statistics()])

@@ -27,7 +27,7 @@ from vivi.training.feed import Feed, Pictures
 from vivi.training.loading import open_batches
 from vivi.training.loop import Training, write_results
 from vivi.training.machine import Machine
-from vivi.training.memory import cores_at_once
+from vivi.training.memory import AtOnce, cores_at_once, images_at_once
 from vivi.training.metrics import MetricsLog
 from vivi.training.monitor import MOST_IMAGES, read_watched
 from vivi.training.progress import TrainProgress
@@ -192,7 +192,7 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
-def set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: World) -> int:
+def set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: World) -> AtOnce:
     """Chooses precision, compiles, and returns how many cores to compute at once."""
     on_gpu = world.device.type == "cuda"
     model.train()
@@ -212,4 +212,5 @@ def set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: Wor
         )
     if compiled:
         model.encoder.backbone.compile(dynamic=False)  # one graph each for frames and for images
-    return machine.micro_batch or fit
+    videos = machine.micro_batch or fit
+    return AtOnce(videos, images_at_once(model, recipe, videos, cores))
