@@ -25,7 +25,8 @@ peers() { # size, compiled or not, workers, seconds: writes JSON
 
 bench ex4 vivi-ex4 --batch.videos 64 --batch.cores 16 --resident off --measure 10
 ex4=$!
-until grep -q "decoded by" "$out/ex4.log"; do sleep 1; done # it tries who is faster; the others would disturb it
+# It tries who decodes faster; the others would disturb it.
+until grep -q "decoded by" "$out/ex4.log" || ! kill -0 $ex4; do sleep 1; done
 bench ex4-112 vivi-ex4 --decode cpu --augment.size 112 --batch.videos 96 --batch.cores 24 --measure 20
 at_112=$!
 bench co100 vivi-ex4-co100 --decode cpu --images "$images" --batch.videos 16 --batch.cores 4 --images.count 64 --resident off
