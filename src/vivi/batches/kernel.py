@@ -118,11 +118,10 @@ def _crop(
     rows, columns = tl.load(table + 2), tl.load(table + 3)
     column = tl.where(tl.load(table + 4) > 0, SIZE - 1 - column, column)
 
-    # Centres of the output pixels in the picture, how far their filters reach, and the first pixels within reach.
+    # Centres of the output pixels in the box, how far their filters reach, and the first pixels within reach.
     scale_y, scale_x = rows / SIZE, columns / SIZE
     reach_y, reach_x = tl.maximum(scale_y, 1.0), tl.maximum(scale_x, 1.0)
-    centre_y = top + (row.to(tl.float32) + 0.5) * scale_y
-    centre_x = left + (column.to(tl.float32) + 0.5) * scale_x
+    centre_y, centre_x = (row.to(tl.float32) + 0.5) * scale_y, (column.to(tl.float32) + 0.5) * scale_x
     first_y, first_x = tl.floor(centre_y - reach_y + 0.5), tl.floor(centre_x - reach_x + 0.5)
     taps_y, taps_x = tl.ceil(2 * reach_y).to(tl.int32), tl.ceil(2 * reach_x).to(tl.int32)
 
@@ -133,13 +132,13 @@ def _crop(
     for tap_y in range(taps_y):
         y = first_y + tap_y
         weight_y = tl.maximum(1 - tl.abs(y + 0.5 - centre_y) / reach_y, 0.0)
-        weight_y = tl.where((y >= top) & (y < top + rows), weight_y, 0.0)
-        y = tl.minimum(tl.maximum(y, top), top + rows - 1).to(tl.int32) * width
+        weight_y = tl.where((y >= 0) & (y < rows), weight_y, 0.0)
+        y = (top + tl.minimum(tl.maximum(y, 0.0), rows - 1)).to(tl.int32) * width
         for tap_x in range(taps_x):
             x = first_x + tap_x
             weight = weight_y * tl.maximum(1 - tl.abs(x + 0.5 - centre_x) / reach_x, 0.0)
-            weight = tl.where((x >= left) & (x < left + columns), weight, 0.0)
-            place = y + tl.minimum(tl.maximum(x, left), left + columns - 1).to(tl.int32)
+            weight = tl.where((x >= 0) & (x < columns), weight, 0.0)
+            place = y + (left + tl.minimum(tl.maximum(x, 0.0), columns - 1)).to(tl.int32)
             if PLANAR:
                 red += weight * tl.load(picture + place).to(tl.float32)
                 green += weight * tl.load(picture + height * width + place).to(tl.float32)

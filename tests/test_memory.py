@@ -1,0 +1,46 @@
+"""How many cores are computed at once: of the videos what fits, of the labelled images as many pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vivi.model.vivi import Vivi, build_model
+from vivi.recipes import RECIPES, Encoder, Recipe
+from vivi.training import memory
+from vivi.training.memory import activation_bytes, cores_at_once, images_at_once
+
+CPU = torch.device("cpu")
+
+
+def thin(name: str) -> tuple[Recipe, Vivi]:
+    recipe = RECIPES[name]
+    recipe = replace(recipe, encoder=Encoder("resnetv2_18", width=0.125), augment=replace(recipe.augment, size=32))
+    return recipe, build_model(recipe, 3 if recipe.images.count else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "at_once", "cores", "expected"),
+    [
+        ("vivi-ex4-co100", 16, 128, 128),  # 128 frames and 16 images in a core: eight times as many cores
+        ("vivi-ex4-co100", 16, 64, 64),  # of this process; no more than there are
+        ("vivi-ex4-co100", 2, 128, 16),
+        ("vivi-ex4-co10", 4, 128, 128),  # 2 images in a core
+        ("semi-ex10", 2, 8, 2),  # as many images as others
+        ("sup100", 4, 8, 4),  # no videos
+    ],
+)
+def test_images_fill_a_micro_batch_as_videos_do(name: str, at_once: int, cores: int, expected: int) -> None:
+    recipe, model = thin(name)
+    assert images_at_once(model, recipe, at_once, cores) == expected
+    assert cores % expected == 0 and expected % at_once == 0
+
+
+def test_as_many_cores_are_computed_at_once_as_fit_and_divide(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, model = thin("vivi-ex4")
+    each = 128 * activation_bytes(model, 32, CPU)  # frames of a core
+    for room, expected in [(0.5, 1), (1.0, 1), (3.9, 3), (5.5, 4), (7.0, 6), (100.0, 12)]:
+        monkeypatch.setattr(memory, "_CPU_BYTES", int(room * each) + 1)
+        assert cores_at_once(model, recipe, 12, CPU, compiled=False) == expected
