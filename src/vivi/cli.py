@@ -19,6 +19,7 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg, subcommand
 
 from vivi.bench.options import BenchOptions
+from vivi.console import Patient
 from vivi.errors import UserError
 from vivi.recipe_files import find_recipe, print_recipe, print_recipes, recipe_json, sweep
 from vivi.recipes import RECIPES, Recipe
@@ -113,24 +114,6 @@ class Recipes:
             print_recipe(find_recipe(self.name), console)
 
 
-class _Patient(Console):
-    """A console whose reader may leave, or whose disk may be full: what is long goes on without it."""
-
-    @classmethod
-    def like(cls, console: Console) -> _Patient:
-        return cls(file=console.file, width=console.width, markup=False, highlight=False)
-
-    def print(self, *objects: Any, **style: Any) -> None:
-        try:
-            super().print(*objects, **style)
-        except OSError:
-            self.on_broken_pipe()
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 @dataclass(frozen=True)
 class Train:
     """Train an encoder on videos, images, or both, or go on with a run. Every field of the recipe can be
@@ -151,13 +134,18 @@ class Train:
     def run(self, console: Console) -> None:
         from vivi.training.train import check_runs, train
 
-        if self.named != self.defaults_of:  # the flags had the defaults of another one
-            raise UserError(f"say which recipe right after train: vivi train {self.named} --out ...")
+        _check_flags(self.named, self.defaults_of, "train")
         runs = sweep(self.recipe, self.out, self.sweep)
         if self.sweep:  # all of them, before the first one trains for days
             check_runs([recipe for _, recipe in runs], self.sources)
         for folder, recipe in runs:
-            train(recipe, self.sources, folder, self.machine, _Patient.like(console), find_recipe(self.named))
+            train(recipe, self.sources, folder, self.machine, Patient.like(console), find_recipe(self.named))
+
+
+def _check_flags(named: str, defaults_of: str, command: str) -> None:
+    """Raises where the flags had the defaults of another recipe."""
+    if named != defaults_of:
+        raise UserError(f"say which recipe right after {command}: vivi {command} {named} ...")
 
 
 @dataclass(frozen=True)
@@ -172,7 +160,7 @@ class Vtab:
     def run(self, console: Console) -> None:
         from vivi.transfer.vtab import evaluate_vtab
 
-        evaluate_vtab(self.subject, self.sweep, self.machine, _Patient.like(console))
+        evaluate_vtab(self.subject, self.sweep, self.machine, Patient.like(console))
         _say_report(self.subject, console)
 
 
@@ -235,7 +223,7 @@ class Classifier:
     def run(self, console: Console) -> None:
         from vivi.transfer.classify import evaluate_classifier
 
-        evaluate_classifier(self.subject, _Patient.like(console), self.device)
+        evaluate_classifier(self.subject, Patient.like(console), self.device)
         _say_report(self.subject, console)
 
 
@@ -290,14 +278,16 @@ class BenchTrain:
     named: Annotated[Positional[str], arg(metavar="RECIPE")]
     """A recipe, or the path of a recipe.json."""
     sources: OmitArgPrefixes[Sources] = field(default_factory=Sources)
-    options: OmitArgPrefixes[BenchOptions] = field(default_factory=BenchOptions)
+    measurement: OmitArgPrefixes[BenchOptions] = field(default_factory=BenchOptions)
     machine: OmitArgPrefixes[TrainMachine] = field(default_factory=TrainMachine)
+    defaults_of: Annotated[str, Suppress] = "vivi-ex4"
     recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
 
     def run(self, console: Console) -> None:
         from vivi.bench.train import bench_train
 
-        bench_train(self.recipe, self.named, self.sources, self.machine, self.options, console)
+        _check_flags(self.named, self.defaults_of, "bench train")
+        bench_train(self.recipe, self.named, self.sources, self.machine, self.measurement, console)
 
 
 @dataclass(frozen=True)
@@ -307,7 +297,8 @@ class BenchLoader(BenchTrain):
     def run(self, console: Console) -> None:
         from vivi.bench.loader import bench_loader
 
-        bench_loader(self.recipe, self.sources, self.machine, self.options, console)
+        _check_flags(self.named, self.defaults_of, "bench loader")
+        bench_loader(self.recipe, self.sources, self.machine, self.measurement, console)
 
 
 @dataclass(frozen=True)
@@ -340,7 +331,7 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Train, subcommand("train", default=train)]
         | Annotated[_evaluate(arguments), subcommand("evaluate", description=EVALUATE)]
         | Annotated[Report, subcommand("report")]
-        | Annotated[_bench(recipe), subcommand("bench", description=BENCH)]
+        | Annotated[_bench(named, recipe), subcommand("bench", description=BENCH)]
         | Annotated[Demo, subcommand("demo")]
     )
 
@@ -362,9 +353,9 @@ def _evaluate(arguments: Sequence[str]) -> Any:
 BENCH = "Measure on the present machine."
 
 
-def _bench(recipe: Recipe) -> Any:
+def _bench(named: str, recipe: Recipe) -> Any:
     """What can be measured; a recipe's flags have its values."""
-    train, loader = (kind(tyro.MISSING, recipe=recipe) for kind in (BenchTrain, BenchLoader))
+    train, loader = (kind(tyro.MISSING, defaults_of=named, recipe=recipe) for kind in (BenchTrain, BenchLoader))
     return (
         Annotated[BenchPrepare, subcommand("prepare")]
         | Annotated[BenchTrain, subcommand("train", default=train)]

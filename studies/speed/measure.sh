@@ -1,53 +1,51 @@
 #!/usr/bin/env bash
-# Everything in this folder but scale.*, on a machine with a GPU of 139 GiB, in ten minutes:
-#     bash studies/speed/measure.sh CORPUS IMAGES OUT
-# CORPUS needs 512 training videos of four shots; IMAGES is a folder per class. Compiling takes most of the time, so the
-# benches compile side by side and then measure one after the other, alone: each waits for the lock.
+# Measures some of the rows of docs/performance.md, on a GPU of 139 GiB:
+#     bash studies/speed/measure.sh CORPUS IMAGES OUT NAME ...
+# CORPUS needs 512 training videos of four shots; IMAGES is a folder per class. The rows that are named together compile
+# side by side, which takes most of the time, and then measure one after the other; so they must fit into memory together
+# (GiB below). Those of another loop (peers-...) come last, alone.
 set -u
 corpus=$1 images=$2 out=$3
+shift 3
 here=$(dirname "$0")
 lock=$out/lock
 mkdir -p "$out"
 exec 9>"$lock"
 flock 9
 
-bench() { # name, recipe, flags ...
-    local name=$1
-    shift
-    python3 -m vivi bench train "$@" --corpus "$corpus" --lock "$lock" --json "$out/$name.json" >"$out/$name.log" 2>&1 9>&- &
-}
-ready() { # until a bench has compiled, or is gone
-    until grep -q "its turn" "$out/$1.log" 2>/dev/null || ! kill -0 "$2" 2>/dev/null; do sleep 1; done
-}
-peers() { # size, compiled or not, workers, seconds: writes JSON
-    python3 "$here/peers.py" "$corpus" "$@" 9>&-
+flags() { # of a row: its recipe, its batch, and how to measure it
+    case $1 in
+    ex4) echo vivi-ex4 --batch.videos 64 --batch.cores 16 --micro-batch 16 --resident off --measure 10 ;;           # 76
+    ex4-112) echo vivi-ex4 --augment.size 112 --batch.videos 64 --batch.cores 16 --micro-batch 16 --resident on ;;  # 20
+    rot4) echo vivi-rot4 --batch.videos 32 --batch.cores 16 --micro-batch 16 --resident off --measure 10 ;;         # 76
+    ex4-aa) echo vivi-ex4-aa --batch.videos 64 --batch.cores 16 --micro-batch 16 --resident off --measure 10 ;;     # 76
+    ex4-big) echo vivi-ex4-big --batch.videos 8 --batch.cores 2 --micro-batch 2 --resident off ;;                   # 40
+    co100) echo vivi-ex4-co100 --images "$images" --batch.videos 32 --batch.cores 8 --micro-batch 8 \
+        --images.count 128 --resident off ;; # 38
+    paper) echo vivi-ex4 --micro-batch 16 --resident off --measure 2 --rounds 2 --warm-up 1 ;; # 80
+    *) echo "no row is called $1" >&2 && exit 1 ;;
+    esac
 }
 
-bench ex4 vivi-ex4 --batch.videos 64 --batch.cores 16 --resident off --measure 10
-ex4=$!
-# It tries who decodes faster; the others would disturb it.
-until grep -q "decoded by" "$out/ex4.log" || ! kill -0 $ex4; do sleep 1; done
-bench ex4-112 vivi-ex4 --decode cpu --augment.size 112 --batch.videos 96 --batch.cores 24 --measure 20
-at_112=$!
-bench co100 vivi-ex4-co100 --decode cpu --images "$images" --batch.videos 16 --batch.cores 4 --images.count 64 --resident off
-co100=$!
-ready ex4 $ex4
-bench ex4-big vivi-ex4-big --decode cpu --batch.videos 4 --batch.cores 2 --resident off
-big=$!
-peers 224 compiled 2 0.1 >/dev/null 2>&1 & # to compile
-prepared=$!
-bench rot4 vivi-rot4 --decode cpu --batch.videos 32 --batch.cores 16 --resident off --measure 10
-ready rot4 $!
-bench ex4-aa vivi-ex4-aa --decode cpu --batch.videos 64 --batch.cores 16 --resident off --measure 10
-ready ex4-aa $!
-bench paper-batch vivi-ex4 --decode cpu --resident off --measure 2 --rounds 2 --warm-up 1
-paper=$!
-ready ex4-112 $at_112
-ready co100 $co100
-ready ex4-big $big
-ready paper-batch $paper
-wait $prepared
+benches=()
+for name in "$@"; do
+    case $name in peers-*) continue ;; esac
+    # Who decodes faster cannot be tried while others compile.
+    # shellcheck disable=SC2046
+    python3 -m vivi bench train $(flags "$name") --decode cpu --corpus "$corpus" --lock "$lock" \
+        --json "$out/$name.json" >"$out/$name.log" 2>&1 9>&- &
+    benches+=("$name:$!")
+done
+for bench in "${benches[@]}"; do # until it has compiled, or is gone
+    log=$out/${bench%:*}.log
+    until grep -q "its turn" "$log" || ! kill -0 "${bench#*:}" 2>/dev/null; do sleep 1; done
+done
 flock -u 9
 wait
-peers 224 compiled 16 10 >"$out/peers-224.json" 2>"$out/peers.log"
-peers 112 uncompiled 16 10 >"$out/peers-112.json" 2>>"$out/peers.log"
+for name in "$@"; do
+    case $name in
+    # At 112 px the encoder is faster than any loader, compiled or not.
+    peers-224) python3 "$here/peers.py" "$corpus" 224 compiled 16 10 >"$out/$name.json" 2>"$out/$name.log" ;;
+    peers-112) python3 "$here/peers.py" "$corpus" 112 uncompiled 16 10 >"$out/$name.json" 2>"$out/$name.log" ;;
+    esac
+done
