@@ -147,7 +147,7 @@ def test_what_is_no_corpus_is_one_clear_line(tmp_path: Path) -> None:
         Corpus(tmp_path)
     (tmp_path / "videos.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match="damaged or not ours"):
-        Corpus(tmp_path)
+        _ = Corpus(tmp_path).videos
     pq.write_table(pa.table({"other": [1]}), tmp_path / "videos.parquet")
     with pytest.raises(UserError, match="damaged or not ours"):
         Corpus(tmp_path)

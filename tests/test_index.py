@@ -118,10 +118,44 @@ def test_sliced_batches_are_found_too(tmp_path: Path) -> None:
     assert_finds_everything(open_index(corpus), corpus)
 
 
+def folders(corpus: Path) -> list[Path]:
+    return [path for path in (corpus / "index").iterdir() if path.is_dir()]
+
+
+def test_an_unchanged_corpus_is_opened_without_reading_its_table(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, random_videos(1))
+    first, table = open_index(corpus), tmp_path / "videos.parquet"
+    good, times = table.read_bytes(), (table.stat().st_atime_ns, table.stat().st_mtime_ns)
+    table.write_bytes(b"?" * len(good))  # so it cannot be read
+    os.utime(table, ns=times)
+    again = open_index(Corpus(tmp_path))
+    assert again.fingerprint == first.fingerprint
+    table.write_bytes(good)
+    assert_finds_everything(again, Corpus(tmp_path))
+    os.utime(table, ns=(times[0], times[1] + 1))
+    table.write_bytes(b"?" * len(good))
+    with pytest.raises(UserError, match=r"videos.parquet"):
+        open_index(Corpus(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"made_from": 1}', b'{"folder": "../.."}', b"\xff"])
+def test_a_damaged_note_of_the_latest_index_is_made_anew(tmp_path: Path, content: bytes) -> None:
+    corpus = make_corpus(tmp_path, random_videos(1))
+    open_index(corpus)
+    note = tmp_path / "index" / "latest.json"
+    good = note.read_bytes()
+    note.write_bytes(content)
+    assert_finds_everything(open_index(corpus), corpus)
+    assert note.read_bytes() == good
+    (folder,) = folders(tmp_path)
+    (folder / "frames.npy").write_bytes(b"?")  # and an index that is damaged
+    assert_finds_everything(open_index(corpus), corpus)
+
+
 def test_the_index_is_made_once_and_then_mapped(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, random_videos(1))
     first = open_index(corpus)
-    (folder,) = (tmp_path / "index").iterdir()
+    (folder,) = folders(tmp_path)
     made = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert set(made) == {f"{field.name}.npy" for field in fields(Arrays)}
     again = open_index(Corpus(tmp_path))
@@ -143,7 +177,7 @@ def test_processes_that_make_it_at_once_agree(tmp_path: Path) -> None:
     assert len(found) == 4
     for index in found:
         assert_finds_everything(index, corpus)
-    assert len(list((tmp_path / "index").iterdir())) == 1
+    assert len(folders(tmp_path)) == 1
 
 
 def test_a_corpus_that_cannot_be_written_to_is_indexed_in_memory(tmp_path: Path) -> None:

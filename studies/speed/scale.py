@@ -134,6 +134,7 @@ def simulate(real: Path, folder: Path, videos: int) -> Row:
     assembling, arrays = seconds(lambda: assemble(table, pieces))
     index = folder / "index" / _key(folder, table, fingerprint(corpus))
     writing, _ = seconds(lambda: save(arrays, index))
+    open_index(corpus)  # as the first training does, which notes what it found
     return {
         "videos": videos,
         "shots": len(arrays.frames),

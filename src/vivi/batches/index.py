@@ -3,7 +3,8 @@
 Videos are in the order of their names, whatever shards they are packed in; the shots of a video follow each other.
 The arrays are made once per corpus, kept as .npy files in `corpus/index/KEY/` and mapped into memory. The key says
 which videos, packed how, in which shard files: a corpus that grew, or a shard made anew, is indexed anew. Old keys
-may be deleted at any time. Where the corpus cannot be written to, the arrays stay in memory.
+may be deleted at any time. Where the corpus cannot be written to, the arrays stay in memory. `latest.json` says which
+key was opened last, and what must be unchanged for it to be right: then the table of videos is not even read.
 
 A frame is read with two calls of pread, without Arrow: its place in the data, then the data.
 """
@@ -19,6 +20,7 @@ import struct
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -29,11 +31,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from vivi.errors import UserError
-from vivi.storage import fsync_file
+from vivi.storage import StorageError, fsync_file, write_atomically
 from vivi.video.corpus import Corpus, open_shard, shard_path
 
 # Reading shards waits for the disk far more than for a core.
 _THREADS = 8
+_LATEST = "latest.json"
 
 
 @dataclass(frozen=True)
@@ -71,20 +74,53 @@ def open_index(corpus: Corpus) -> Index:
 
     Of several processes, one should call this first and the others after it.
     """
+    known = _open_latest(corpus)
+    if known is not None:
+        return known
     videos = usable_videos(corpus)
     about: dict[str, Any] = {"corpus": corpus.path, "fingerprint": _fingerprint(corpus, videos)}
     folder = corpus.path / "index" / _key(corpus.path, videos, about["fingerprint"])
     if folder.exists():
         try:
-            return Index(**load(folder), **about)
+            index = Index(**load(folder), **about)
+            _remember(corpus, index, folder)
+            return index
         except (OSError, ValueError, EOFError):  # damaged: made anew
             shutil.rmtree(folder, ignore_errors=True)
     arrays = build(corpus.path, videos)
     try:
         save(arrays, folder)
-        return Index(**load(folder), **about)
+        index = Index(**load(folder), **about)
+        _remember(corpus, index, folder)
+        return index
     except OSError:  # read-only, or full
         return Index(**_as_dict(arrays), **about)
+
+
+def _open_latest(corpus: Corpus) -> Index | None:
+    """The index that was opened last, if videos.parquet, the settings and all shards are still those it was made
+    from: without reading the table, so that opening does not take longer as the corpus grows."""
+    with suppress(OSError, ValueError, EOFError, KeyError, TypeError):
+        latest = json.loads((corpus.path / "index" / _LATEST).read_text())
+        if latest["made_from"] != _made_from(corpus):
+            return None
+        arrays = load(corpus.path / "index" / Path(latest["folder"]).name)
+        if latest["shards"] == _stamps(corpus.path, arrays["shard"]):
+            return Index(**arrays, corpus=corpus.path, fingerprint=str(latest["fingerprint"]))
+    return None
+
+
+def _remember(corpus: Corpus, index: Index, folder: Path) -> None:
+    """For _open_latest."""
+    latest = {"made_from": _made_from(corpus), "shards": _stamps(corpus.path, index.shard)}
+    latest |= {"fingerprint": index.fingerprint, "folder": folder.name}
+    with suppress(StorageError):  # read-only, or full: the next opening takes longer
+        write_atomically(corpus.path / "index" / _LATEST, json.dumps(latest).encode())
+
+
+def _made_from(corpus: Corpus) -> list[Any]:
+    status = (corpus.path / "videos.parquet").stat()
+    return [status.st_size, status.st_mtime_ns, corpus.settings]
 
 
 def fingerprint(corpus: Corpus) -> str:
@@ -120,15 +156,22 @@ def _key(corpus: Path, videos: pa.Table, fingerprint: str) -> str:
     shards = _numpy(videos["shard"], np.int64)
     digest.update(shards.data)
     digest.update(_numpy(videos["first_row"], np.int64).data)
-    for shard in np.unique(shards):
+    digest.update(_stamps(corpus, shards).encode())
+    return digest.hexdigest()[:24]
+
+
+def _stamps(corpus: Path, shards: NDArray[np.integer[Any]]) -> str:
+    """What tells whether one of the shard files has changed."""
+    digest = hashlib.sha256()
+    for shard in np.unique(shards).tolist():
         path = shard_path(corpus, shard)
         try:
             status = path.stat()
         except OSError:
             open_shard(path)  # has the right words for it
             raise
-        digest.update(b"%d %d\n" % (status.st_size, status.st_mtime_ns))
-    return digest.hexdigest()[:24]
+        digest.update(b"%d %d %d\n" % (shard, status.st_size, status.st_mtime_ns))
+    return digest.hexdigest()
 
 
 def _numpy(column: pa.ChunkedArray, dtype: Any) -> NDArray[Any]:

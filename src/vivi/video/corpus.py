@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -214,7 +215,11 @@ class Corpus:
         self.settings = read_settings(self.path)
         if not (self.path / "videos.parquet").exists():
             raise UserError(f"{self.path} was not finished: run the same vivi prepare again")
-        self.videos = _read_table(self.path / "videos.parquet")
+
+    @cached_property
+    def videos(self) -> pa.Table:
+        """videos.parquet, read when it is first asked for: of millions of videos that takes seconds."""
+        return _read_table(self.path / "videos.parquet")
 
     def shots(self, video: dict[str, Any]) -> Iterator[Shot]:
         """The shots of a video, given as a row of `videos`, in order; none of a skipped one."""
