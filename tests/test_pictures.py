@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from vivi.batches.pictures import LARGEST, decode_on, read_picture
+from vivi.batches.pictures import LARGEST, decode_on, plain_jpeg_size, read_picture
 
 
 def smooth(height: int, width: int, seed: int = 0) -> Image.Image:
@@ -314,3 +314,36 @@ def test_threads_read_what_one_alone_does(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         together = list(threads.map(read_picture, paths))
     assert all(torch.equal(one, read_picture(path)) for one, path in zip(together, paths, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "plain"),
+    [
+        ("RGB", {}, True),
+        ("L", {}, True),
+        ("RGB", {"progressive": True}, True),
+        ("RGB", {"subsampling": 0, "optimize": True}, True),
+        ("RGB", {"comment": b"x" * 3000, "icc_profile": b"y" * 40_000}, True),
+        ("RGB", {"icc_profile": b"z" * 200_000}, False),  # more than is read of it
+        ("RGB", {"keep_rgb": True}, False),
+        ("CMYK", {}, False),
+    ],
+)
+def test_the_header_of_a_plain_jpeg_says_its_size(mode: str, options: dict[str, Any], plain: bool) -> None:
+    for height, width in [(1, 1), (37, 300), (500, 20)]:
+        stream = io.BytesIO()
+        smooth(height, width).convert(mode).save(stream, "JPEG", **options)
+        jpeg = stream.getvalue()
+        assert plain_jpeg_size(jpeg[: 1 << 16]) == ((width, height) if plain else None)
+        rng = np.random.default_rng(height)
+        for _ in range(200):  # whatever is damaged, it is a size or none
+            damaged = bytearray(jpeg[: int(rng.integers(0, 700))])
+            for place in rng.integers(0, max(len(damaged), 1), 3):
+                damaged[place : place + 1] = bytes([int(rng.integers(0, 256))])
+            found = plain_jpeg_size(bytes(damaged))
+            assert found is None or min(found) >= 0
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xd8", b"\xff\xd8\xff", b"\x89PNG\r\n", b"\xff\xd8\xff\xd9" * 9])
+def test_what_is_no_jpeg_has_no_header_of_one(content: bytes) -> None:
+    assert plain_jpeg_size(content) is None

@@ -94,14 +94,14 @@ class Loader:
         self.stream = stream
         self.damaged: Counter[str] = Counter()
         self._cores = (first_core, last_core)
-        self._start, self._steps, self._prefetch = start, steps, prefetch
+        self._start, self._steps, self.prefetch = start, steps, prefetch
         self._pin = pin
         self._threads = ThreadPoolExecutor(max(1, threads), "loader")
         self._ahead: deque[list[_Loading]] = deque()  # of the steps that are under way
 
     def __iter__(self) -> Iterator[LoadedBatch]:
         for step in range(self._start, self._steps):
-            for soon in range(step + len(self._ahead), min(step + self._prefetch + 1, self._steps)):
+            for soon in range(step + len(self._ahead), min(step + self.prefetch + 1, self._steps)):
                 self._ahead.append(self._begin(soon))
             loaded = [core.loaded.result() for core in self._ahead[0]]
             self._ahead.popleft()

@@ -8,6 +8,7 @@ weights; what was made ahead of it is used up before the clock starts. Both are 
 from __future__ import annotations
 
 import fcntl
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -192,7 +193,7 @@ def _measured(
     world, feed = training.world, training.feed
     rounds, peak = [], 0.0
     for number in range(options.rounds):
-        _take(training, steps, 1 + feed.ahead // max(work.micro_batches, 1))  # what was made ahead meanwhile
+        _take(training, steps, steps_ahead(feed, work))  # what was made ahead meanwhile
         seconds, waiting = _take(training, steps, options.measure)
         if world.device.type == "cuda":
             peak = max(peak, torch.cuda.max_memory_allocated(world.device) / 2**30)
@@ -211,6 +212,14 @@ def _measured(
             f"round {number + 1}: {one.step:.4f} s a step, {one.encoder / one.step:.3f} of the encoder alone"
         )
     return rounds, peak
+
+
+def steps_ahead(feed: Feed, work: Work) -> int:
+    """How many steps may have been read, decoded or augmented before they were asked for, at most, and one more."""
+    augmented = math.ceil(feed.ahead / max(work.micro_batches + work.image_batches, 1))
+    batches = feed.pictures.batches
+    read = [loader.prefetch + 1 for loader in (batches.videos, batches.images) if isinstance(loader, Loader)]
+    return 1 + augmented + max(read, default=0)
 
 
 def _take(training: Training, steps: Iterator[Step], count: int) -> tuple[float, float]:

@@ -160,24 +160,22 @@ class Feed:
         try:
             with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device, priority=-1)):
                 for videos, images in self.pictures.batches:
-                    step = self.pictures.step(videos, images, self.at_once)
-                    self._put(step)
-                    makers: Sequence[Callable[[], Tensor]] = [
-                        *(part.frames for part in step.videos),
-                        *(part.images for part in step.images),
-                    ]
-                    for make in makers:
-                        made = make()
-                        ready = torch.cuda.Event()
-                        ready.record()
-                        self._put(_Made(made, ready))
-                    del videos, images, step, makers
+                    self._make(self.pictures.step(videos, images, self.at_once))
                 self._put(None)
         except _Stopped:
             pass
         except BaseException as error:
             with suppress(_Stopped):
                 self._put(error)
+
+    def _make(self, step: Step) -> None:
+        self._put(step)
+        makers: Sequence[Callable[[], Tensor]] = [
+            *(part.frames for part in step.videos),
+            *(part.images for part in step.images),
+        ]
+        for make in makers:
+            self._put(_Made.now(make()))
 
     def _put(self, thing: object) -> None:
         while not self._stopped.is_set():
@@ -218,8 +216,17 @@ class Feed:
 
 @dataclass(frozen=True)
 class _Made:
+    """Pictures, and when they are ready."""
+
     pictures: Tensor
     ready: torch.cuda.Event
+
+    @classmethod
+    def now(cls, pictures: Tensor) -> Self:
+        """What the current stream is making."""
+        ready = torch.cuda.Event()
+        ready.record()
+        return cls(pictures, ready)
 
 
 class _Stopped(Exception):
