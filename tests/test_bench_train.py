@@ -72,8 +72,9 @@ def test_ratios_are_of_each_round_and_their_median_is_reported() -> None:
 
 def test_a_bench_prints_and_writes_what_it_found(vivi: Run, corpus: Path, tmp_path: Path) -> None:
     flags = ["--batch.videos", "2", "--encoder.width", "0.125", "--augment.size", "32", "--batch.shots", "2"]
-    flags += ["--corpus", str(corpus), "--measure", "1", "--rounds", "2", "--warm-up", "1", "--device", "cpu"]
-    done = vivi("bench", "train", "vivi-ex4-tiny", *flags, "--json", str(tmp_path / "found.json"))
+    flags += ["--corpus", str(corpus), "--measure", "1", "--device", "cpu", "--steps", "3"]
+    rounds = ["--rounds", "2", "--warm-up", "1"]
+    done = vivi("bench", "train", "vivi-ex4-tiny", *flags, *rounds, "--json", str(tmp_path / "found.json"))
     assert done.returncode == 0, done.stderr
     assert "of the encoder alone" in done.stdout and "s a step" in done.stdout
     found = json.loads((tmp_path / "found.json").read_text())
@@ -110,6 +111,25 @@ def test_a_bench_waits_for_the_lock_after_it_has_warmed_up(corpus: Path, tmp_pat
         fcntl.flock(file, fcntl.LOCK_UN)
     bench.join()
     assert time.monotonic() > released
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["train", "vivi-ex4-tiny", "--json", "missing/x.json"], "--json missing/x.json cannot be written"),
+        (["train", "vivi-ex4-tiny", "--lock", "missing/lock"], "--lock missing/lock cannot be written"),
+        (["train", "vivi-ex4-tiny", "--peers", "--peer-batch", "2"], "--peer-batch"),
+        (["train", "vivi-ex4-tiny", "--decode", "gpu", "--device", "cpu"], "--decode gpu"),
+        (["loader", "vivi-ex4-tiny", "--json", "missing/x.json"], "--json missing/x.json cannot be written"),
+        (["loader", "vivi-ex4-tiny", "--micro-batch", "3"], "--micro-batch 3 does not divide"),
+    ],
+)
+def test_what_cannot_work_is_one_line_before_anything_is_measured(
+    vivi: Run, corpus: Path, flags: list[str], said: str
+) -> None:
+    small_batch = ["--batch.videos", "2", "--batch.shots", "2", "--encoder.width", "0.125", "--augment.size", "32"]
+    done = vivi("bench", *flags, "--corpus", str(corpus), *small_batch)
+    assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

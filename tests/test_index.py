@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from vivi.batches import index as index_module
 from vivi.batches.index import Arrays, Index, fingerprint, open_index, read_frames
 from vivi.errors import UserError
 from vivi.video.corpus import (
@@ -136,6 +137,28 @@ def test_an_unchanged_corpus_is_opened_without_reading_its_table(tmp_path: Path)
     table.write_bytes(b"?" * len(good))
     with pytest.raises(UserError, match=r"videos.parquet"):
         open_index(Corpus(tmp_path))
+
+
+def test_a_table_that_is_replaced_while_it_is_indexed_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    videos = random_videos(1)
+    whole = make_corpus(tmp_path / "whole", {**videos, "zz": [[b"frame"]]})
+    make_corpus(tmp_path / "corpus", videos)
+    original = index_module.build
+
+    def while_prepare_finishes(corpus: Path, table: pa.Table) -> Arrays:
+        arrays = original(corpus, table)
+        shutil.rmtree(corpus / "shards")
+        shutil.copytree(whole.path / "shards", corpus / "shards")
+        shutil.copy(whole.path / "videos.parquet", corpus / "videos.parquet")
+        return arrays
+
+    monkeypatch.setattr(index_module, "build", while_prepare_finishes)
+    open_index(Corpus(tmp_path / "corpus"))
+    monkeypatch.undo()
+    again = Corpus(tmp_path / "corpus")
+    assert_finds_everything(open_index(again), again)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"made_from": 1}', b'{"folder": "../.."}', b"\xff"])

@@ -211,7 +211,9 @@ def test_a_gpu_crops_as_a_cpu_does(size: int) -> None:
 
 if __name__ == "__main__":
     from vivi.batches import augment as module
+    from vivi.batches.kernel import works
 
+    assert works(torch.device("cpu"))
     made = {name: case.by_kernel() for name, case in CASES.items()}
     module.has_kernel = lambda device: True  # type: ignore[assignment]
     samples = samples_of(4, planar=True, sizes=SIZES[:3])

@@ -73,22 +73,23 @@ def test_a_corpus_is_not_kept_if_that_is_switched_off(index: Index) -> None:
 
 
 def test_a_corpus_is_kept_if_a_run_sees_as_many_frames_as_it_has(index: Index) -> None:
-    for batch in (RECIPE.batch, replace(RECIPE.batch, source="frame", shots=1)):
-        recipe = replace(RECIPE, batch=batch)
-        frames = frames_in_use(index, FrameStream(index, batch, 0).eligible)
-        of_a_step = 4 if batch.source == "frame" else 24  # copies of one frame are decoded once
-        enough = -(-frames // of_a_step)
-        assert enough > 2
-        assert keep(index, "auto", enough - 1, recipe) == (None, [])
-        store, output = keep(index, "auto", enough, recipe)
-        assert store is not None and len(store.pixels) == frames
-        assert [line for line in output if "kept" in line] == [
-            f"all {frames} frames are kept in memory, decoded: 0.0 GiB"
-        ]
-        # Each of two processes would decode half of what is seen, but all of what is kept.
-        assert keep(index, "auto", enough, recipe, World(CPU, 0, 2)) == (None, [])
-        assert keep(index, "auto", 2 * enough, recipe, World(CPU, 0, 2))[0] is not None
-        assert keep(index, "on", 1, recipe)[0] is not None
+    frames = frames_in_use(index, FrameStream(index, RECIPE.batch, 0).eligible)
+    enough = -(-frames // 24)  # steps
+    assert enough > 2
+    assert keep(index, "auto", enough - 1) == (None, [])
+    store, output = keep(index, "auto", enough)
+    assert store is not None and len(store.pixels) == frames
+    assert output == [f"all {frames} frames are kept in memory, decoded: 0.0 GiB"]
+    # Each of two processes would decode half of what is seen, but all of what is kept.
+    assert keep(index, "auto", enough, RECIPE, World(CPU, 0, 2)) == (None, [])
+    assert keep(index, "auto", 2 * enough, RECIPE, World(CPU, 0, 2))[0] is not None
+    assert keep(index, "on", 1)[0] is not None
+
+
+def test_where_one_frame_of_each_video_is_seen_the_others_are_not_kept_unless_asked_for(index: Index) -> None:
+    recipe = replace(RECIPE, batch=replace(RECIPE.batch, source="frame", shots=1))
+    assert keep(index, "auto", 10**6, recipe) == (None, [])
+    assert keep(index, "on", 1, recipe)[0] is not None
 
 
 def test_a_corpus_that_is_too_large_is_not_kept_or_one_line(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +150,7 @@ def test_damaged_frames_have_a_rate_too(tmp_path: Path, monkeypatch: pytest.Monk
     assert decoding_rates(FrameStream(index, RECIPE.batch, 0), CPU, 1).threads > 0
 
 
-@pytest.mark.parametrize("decode", ["auto", "cpu", "gpu"])
+@pytest.mark.parametrize("decode", ["auto", "cpu"])
 def test_where_there_is_no_gpu_the_threads_decode_and_nothing_is_tried(index: Index, decode: str) -> None:
     console, machine = said(), Machine(decode=decode)  # type: ignore[arg-type]
     assert not gpu_decodes(FrameStream(index, RECIPE.batch, 0), machine, CPU, 2, console)

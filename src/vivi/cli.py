@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg, subcommand
 
-from vivi.bench.options import BenchOptions
+from vivi.bench.options import BenchOptions, LoaderOptions
 from vivi.console import Patient
 from vivi.errors import UserError
 from vivi.recipe_files import find_recipe, print_recipe, print_recipes, recipe_json, sweep
@@ -291,8 +291,16 @@ class BenchTrain:
 
 
 @dataclass(frozen=True)
-class BenchLoader(BenchTrain):
+class BenchLoader:
     """Measure how fast frames come from the corpus to the encoder: read, decoded, augmented, and all of it."""
+
+    named: Annotated[Positional[str], arg(metavar="RECIPE")]
+    """A recipe, or the path of a recipe.json."""
+    sources: OmitArgPrefixes[Sources] = field(default_factory=Sources)
+    measurement: OmitArgPrefixes[LoaderOptions] = field(default_factory=LoaderOptions)
+    machine: OmitArgPrefixes[TrainMachine] = field(default_factory=TrainMachine)
+    defaults_of: Annotated[str, Suppress] = "vivi-ex4"
+    recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
 
     def run(self, console: Console) -> None:
         from vivi.bench.loader import bench_loader
@@ -355,7 +363,8 @@ BENCH = "Measure on the present machine."
 
 def _bench(named: str, recipe: Recipe) -> Any:
     """What can be measured; a recipe's flags have its values."""
-    train, loader = (kind(tyro.MISSING, defaults_of=named, recipe=recipe) for kind in (BenchTrain, BenchLoader))
+    train = BenchTrain(tyro.MISSING, defaults_of=named, recipe=recipe)
+    loader = BenchLoader(tyro.MISSING, defaults_of=named, recipe=recipe)
     return (
         Annotated[BenchPrepare, subcommand("prepare")]
         | Annotated[BenchTrain, subcommand("train", default=train)]

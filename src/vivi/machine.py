@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -20,20 +21,37 @@ def available_memory() -> int:
     """Bytes that this process can have without others being driven out; 0 where that cannot be told."""
     with suppress(OSError, ValueError, KeyError):
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        free = 1024 * int(lines["MemAvailable"].split()[0])
-        return min(free, _left_in_container())
+        return max(0, min(1024 * int(lines["MemAvailable"].split()[0]), left_in_container()))
     return 0
 
 
-def _left_in_container() -> int:
-    """Bytes to the limit of the container, where there is one."""
-    group = Path("/sys/fs/cgroup")
+# Of cgroups, version 2 and 1: where they are, the limit, what is used, and how much of that is old page cache.
+_GROUPS = (
+    ("0::", "", "memory.max", "memory.current", "inactive_file"),
+    (":memory:", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def left_in_container(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Bytes to the nearest limit of the containers that this process is in; page cache that can go does not count."""
+    left = sys.maxsize
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            for mark, folder, limit, used, cache in _GROUPS:
+                if mark in line:
+                    path = line.split(mark, 1)[1].strip("/")
+                    # In a container its own group may be mounted as the root.
+                    for part in ("", *itertools.accumulate(path.split("/"), "{}/{}".format)):
+                        left = min(left, _left(root / folder / part, limit, used, cache))
+    return left
+
+
+def _left(group: Path, limit: str, used: str, cache: str) -> int:
     with suppress(OSError, ValueError):
-        return int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
-    with suppress(OSError, ValueError):
-        limit, used = (group / "memory" / f"memory.{name}_in_bytes" for name in ("limit", "usage"))
-        return int(limit.read_text()) - int(used.read_text())
-    return sys.maxsize
+        statistics = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        old = next((int(value) for name, value in statistics if name == cache), 0)
+        return int((group / limit).read_text()) - int((group / used).read_text()) + old
+    return sys.maxsize  # no such group, or no limit ("max")
 
 
 @contextmanager

@@ -35,7 +35,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from vivi.batches.index import Piece, _key, assemble, fingerprint, index_shard, open_index, save, usable_videos
+from vivi.batches.index import (
+    Piece,
+    _key,
+    _stamps,
+    assemble,
+    fingerprint,
+    index_shard,
+    open_index,
+    save,
+    usable_videos,
+)
 from vivi.batches.sampler import eligible, plan
 from vivi.recipes import Batch
 from vivi.training.metrics import read_metrics
@@ -132,7 +142,8 @@ def simulate(real: Path, folder: Path, videos: int) -> Row:
     corpus = Corpus(folder)
     sorting, table = seconds(lambda: usable_videos(corpus))
     assembling, arrays = seconds(lambda: assemble(table, pieces))
-    index = folder / "index" / _key(folder, table, fingerprint(corpus))
+    stamps = _stamps(folder, table["shard"].to_numpy())
+    index = folder / "index" / _key(table, fingerprint(corpus), stamps)
     writing, _ = seconds(lambda: save(arrays, index))
     open_index(corpus)  # as the first training does, which notes what it found
     return {

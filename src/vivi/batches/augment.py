@@ -72,7 +72,9 @@ def has_kernel(device: torch.device) -> bool:
     """Whether kernel.py runs there; where Triton is missing, or does not know the GPU, plain torch does the work."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return False
-    return torch.cuda.get_device_capability(device) >= (7, 0)
+    from vivi.batches.kernel import works
+
+    return works(device)
 
 
 def _channels_last(count: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

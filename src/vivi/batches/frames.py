@@ -75,6 +75,7 @@ class FrameStream:
         here = decoded(cores, device)
         if here is not None:
             return here, []
+        assert all(isinstance(core.pictures, list) for core in cores)
         jpegs = [jpeg for core in cores if isinstance(core.pictures, list) for jpeg in core.pictures]
         frames, unknown = decode_there(jpegs, device)
         damaged: list[str] = []

@@ -37,6 +37,7 @@ from vivi.video.corpus import Corpus, open_shard, shard_path
 # Reading shards waits for the disk far more than for a core.
 _THREADS = 8
 _LATEST = "latest.json"
+_FORMAT = 1  # of the arrays, and of what their fingerprint means
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,16 @@ def open_index(corpus: Corpus) -> Index:
     known = _open_latest(corpus)
     if known is not None:
         return known
+    made_from = _made_from(corpus)  # before the table is read: it may be replaced while it is indexed
     videos = usable_videos(corpus)
+    stamps = _stamps(corpus.path, _numpy(videos["shard"], np.int64))
     about: dict[str, Any] = {"corpus": corpus.path, "fingerprint": _fingerprint(corpus, videos)}
-    folder = corpus.path / "index" / _key(corpus.path, videos, about["fingerprint"])
+    folder = corpus.path / "index" / _key(videos, about["fingerprint"], stamps)
+    latest = {"made_from": made_from, "shards": stamps, "fingerprint": about["fingerprint"], "folder": folder.name}
     if folder.exists():
         try:
             index = Index(**load(folder), **about)
-            _remember(corpus, index, folder)
+            _remember(corpus, latest)
             return index
         except (OSError, ValueError, EOFError):  # damaged: made anew
             shutil.rmtree(folder, ignore_errors=True)
@@ -91,7 +95,7 @@ def open_index(corpus: Corpus) -> Index:
     try:
         save(arrays, folder)
         index = Index(**load(folder), **about)
-        _remember(corpus, index, folder)
+        _remember(corpus, latest)
         return index
     except OSError:  # read-only, or full
         return Index(**_as_dict(arrays), **about)
@@ -110,17 +114,14 @@ def _open_latest(corpus: Corpus) -> Index | None:
     return None
 
 
-def _remember(corpus: Corpus, index: Index, folder: Path) -> None:
+def _remember(corpus: Corpus, latest: dict[str, Any]) -> None:
     """For _open_latest."""
-    latest = {"made_from": _made_from(corpus), "shards": _stamps(corpus.path, index.shard)}
-    latest |= {"fingerprint": index.fingerprint, "folder": folder.name}
     with suppress(StorageError):  # read-only, or full: the next opening takes longer
         write_atomically(corpus.path / "index" / _LATEST, json.dumps(latest).encode())
 
 
 def _made_from(corpus: Corpus) -> list[Any]:
-    status = (corpus.path / "videos.parquet").stat()
-    return [status.st_size, status.st_mtime_ns, corpus.settings]
+    return [_FORMAT, *corpus.stamp, corpus.settings]
 
 
 def fingerprint(corpus: Corpus) -> str:
@@ -150,13 +151,12 @@ def _fingerprint(corpus: Corpus, videos: pa.Table) -> str:
     return digest.hexdigest()
 
 
-def _key(corpus: Path, videos: pa.Table, fingerprint: str) -> str:
+def _key(videos: pa.Table, fingerprint: str, stamps: str) -> str:
     """Names what an index was made from: the videos, where they are packed, and the very shard files."""
     digest = hashlib.sha256(fingerprint.encode())
-    shards = _numpy(videos["shard"], np.int64)
-    digest.update(shards.data)
+    digest.update(_numpy(videos["shard"], np.int64).data)
     digest.update(_numpy(videos["first_row"], np.int64).data)
-    digest.update(_stamps(corpus, shards).encode())
+    digest.update(stamps.encode())
     return digest.hexdigest()[:24]
 
 

@@ -69,6 +69,18 @@ def crop(
         )
 
 
+def works(device: torch.device) -> bool:
+    """Tries it: Triton wants a GPU that it knows, and a C compiler."""
+    memory = torch.arange(12, dtype=torch.uint8, device=device)
+    picture = Pixels(memory, np.zeros(1, np.int64), np.full((1, 2), 2, np.int32), planar=True)  # 2 × 2
+    out = torch.zeros((1, 3, 2, 2), device=device).contiguous(memory_format=torch.channels_last)
+    try:
+        crop(picture, np.array([[0, 0, 2, 2]]), np.zeros(1, bool), out)
+    except Exception:
+        return False
+    return torch.equal(out.flatten(), memory.float())
+
+
 def upload(values: NDArray[Any], device: torch.device) -> Tensor:
     """On the device, without the host waiting for it."""
     tensor = torch.from_numpy(values)

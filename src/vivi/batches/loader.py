@@ -91,6 +91,7 @@ class Loader:
         prefetch: int = 2,
         pin: bool = False,
     ) -> None:
+        assert 0 <= first_core < last_core <= stream.cores
         self.stream = stream
         self.damaged: Counter[str] = Counter()
         self._cores = (first_core, last_core)

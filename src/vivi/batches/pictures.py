@@ -25,7 +25,7 @@ from vivi.errors import first_line
 from vivi.images import as_rgb
 
 LARGEST = 512
-"""Pixels of a picture's short side at most: crops are seen at 224, and canvases stay small."""
+"""Pixels of a picture's short side at most: crops are seen at 224, and batches stay small."""
 LARGEST_LONG = 4 * LARGEST
 """Pixels of the long side at most, for pictures that are mostly edge."""
 
@@ -112,7 +112,8 @@ def plain_jpeg_size(start: bytes) -> tuple[int, int] | None:
             components = segment[6::3]  # their names
             if len(segment) < 9 or segment[0] != 8 or segment[5] not in (1, 3) or components == b"RGB":
                 return None
-            return int.from_bytes(segment[3:5]), int.from_bytes(segment[1:3])
+            width, height = int.from_bytes(segment[3:5]), int.from_bytes(segment[1:3])
+            return (width, height) if width and height else None
         if 0xC0 <= marker <= 0xDF and marker not in (0xC4, 0xDB, 0xDD):
             return None  # another kind of JPEG, or no header
         place += 2 + length

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from vivi.batches.frames import FrameStream
 from vivi.batches.loader import Loader
-from vivi.bench.options import BenchOptions
+from vivi.bench.options import LoaderOptions
 from vivi.bench.show import about_machine, print_loader, write_json
 from vivi.bench.train import parts_alone
 from vivi.errors import UserError
@@ -29,18 +29,25 @@ _AHEAD = 4  # steps that are not measured
 
 
 def bench_loader(
-    recipe: Recipe, sources: Sources, machine: Machine, options: BenchOptions, console: Console
+    recipe: Recipe, sources: Sources, machine: Machine, options: LoaderOptions, console: Console
 ) -> dict[str, Any]:
     """Measures, prints and returns what it found."""
     check_recipe(recipe)
     machine.check()
     options.check()
+    if recipe.batch.cores % (machine.micro_batch or 1):
+        raise UserError(
+            f"--micro-batch {machine.micro_batch} does not divide the recipe's {recipe.batch.cores} cores evenly"
+        )
     if not wants_videos(recipe):
         raise UserError(f"{recipe.name} learns from no videos: bench another recipe")
     with join_world(machine.device) as world:
+        if world.size > 1:
+            raise UserError("vivi bench measures one process: start it without torchrun")
         data = open_data(recipe, sources)
         assert data.index is not None
         precision = torch.bfloat16 if world.device.type == "cuda" else torch.float32
+        longer = replace(recipe, steps=max(recipe.steps, 100_000))  # enough for every bench
         at_once = AtOnce(machine.micro_batch or 1, 1)
         rates: dict[str, tuple[float, str]] = {}
         stream = FrameStream(data.index, recipe.batch, recipe.seed, encoded=True)
@@ -49,7 +56,7 @@ def bench_loader(
             name = "streaming" if kind == "off" else "resident"
             try:
                 with open_batches(
-                    data, recipe, replace(machine, resident=kind), world, 0, Console(quiet=True)
+                    data, longer, replace(machine, resident=kind), world, 0, Console(quiet=True)
                 ) as batches:
                     pictures = Pictures(replace(batches, images=None), recipe, world.device, precision)
                     if kind == "off":

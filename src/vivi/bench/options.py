@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vivi.errors import check_ranges
+from vivi.errors import UserError, check_ranges
 
 
 @dataclass(frozen=True)
@@ -33,3 +33,27 @@ class BenchOptions:
         whole = (1, 10**6)
         check_ranges(self, {"measure": whole, "rounds": whole, "warm_up": whole, "peer_batch": (2, 10**6)})
         check_ranges(self, {"peer_seconds": (0.1, 10**5)})
+        _check_file("--json", self.json)
+        _check_file("--lock", self.lock)
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How long."""
+
+    measure: int = 20
+    """Steps to measure."""
+    json: Path | None = None
+    """Also write the figures to this file."""
+
+    def check(self) -> None:
+        check_ranges(self, {"measure": (1, 10**6)})
+        _check_file("--json", self.json)
+
+
+def _check_file(flag: str, path: Path | None) -> None:
+    """Raises, before anything is measured, where a file cannot be written."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise UserError(
+            f"{flag} {path} cannot be written: " + ("it is a folder" if path.is_dir() else "no such folder")
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import statistics
 import sys
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:
-    content = json.dumps({"command": "vivi " + " ".join(sys.argv[1:]), **_rounded(found)}, indent=1)
+    content = json.dumps({"command": shlex.join(["vivi", *sys.argv[1:]]), **_rounded(found)}, indent=1)
     write_atomically(path, content.encode() + b"\n")
 
 
@@ -42,7 +43,7 @@ def _rounded(value: Any) -> Any:
 
 
 def print_train(found: dict[str, Any], console: Console) -> None:
-    table = _table("", "frames/s", "of the encoder alone")
+    table = _table("", "frames/s, as the encoder sees them", "of the encoder alone")
     alone = found["encoder_alone_per_second"]
     spread = f"{found['ratio']:.3f} ({found['ratio_least']:.3f} to {found['ratio_most']:.3f})"
     table.add_row("whole step", f"{found['frames_per_second']:,.0f}", spread)
@@ -50,17 +51,20 @@ def print_train(found: dict[str, Any], console: Console) -> None:
         table.add_row("its first pass counted", "", f"{found['ratio_with_first_pass']:.3f}")
     table.add_row("encoder alone", f"{alone:,.0f}", "1")
     for name, rate in found["alone"].items():
+        if not rate:  # there is no GPU
+            continue
         table.add_row(name.replace("_", " "), f"{rate:,.0f}", f"{rate / alone:.2f}")
     for name, peer in found.get("peers", {}).items():
         rate, note = peer["frames_per_second"], peer["note"]
         table.add_row(name, f"{rate:,.0f}" if rate else note, f"{rate / alone:.3f}" if rate else "")
     console.print(table)
-    console.print(
-        f"{found['seconds_per_step']:.3f} s a step, {found['days']:.2f} days for the recipe's steps; the device waits"
-        f" for pictures {100 * found['waiting']:.1f} % of the time; statistics within cores cost the encoder"
-        f" {100 * found['cores_cost']:.1f} %; peak memory {found['peak_gib']:.1f} GiB",
-        soft_wrap=True,
-    )
+    said = [f"{found['seconds_per_step']:.3f} s a step, {found['days']:.2f} days for the recipe's steps"]
+    if found["peak_gib"]:
+        said.append(f"the device waits for pictures {100 * found['waiting']:.1f} % of the time")
+        said.append(f"peak memory {found['peak_gib']:.1f} GiB")
+    if found["cores_cost"] is not None:
+        said.append(f"statistics within cores cost the encoder {100 * found['cores_cost']:.1f} %")
+    console.print("; ".join(said), soft_wrap=True)
 
 
 def print_loader(found: dict[str, Any], console: Console) -> None:

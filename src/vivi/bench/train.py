@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from vivi.model.vivi import Vivi, build_model
 from vivi.recipe_checks import check_recipe
 from vivi.recipe_files import differences, find_recipe
 from vivi.recipes import Recipe
-from vivi.training.data import open_data
+from vivi.training.data import open_data, wants_videos
 from vivi.training.distributed import World, join_world
 from vivi.training.feed import AnyLoader, Feed, Pictures, Step
 from vivi.training.loading import decoding_rates, open_batches, reading_threads
@@ -43,6 +43,8 @@ from vivi.training.progress import TrainProgress
 from vivi.training.sources import Sources
 from vivi.training.state import build_optimiser
 from vivi.training.train import set_up
+
+_STEPS = 100_000  # enough for every bench
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,10 @@ def bench_train(
     check_recipe(recipe)
     machine.check()
     options.check()
+    if options.peers and not (wants_videos(recipe) and options.peer_batch >= max(2, recipe.batch.frames)):
+        raise UserError(
+            "--peers needs a recipe that learns from videos, and a --peer-batch of a shot's frames or more"
+        )
     with join_world(machine.device) as world:
         if world.size > 1:
             raise UserError("vivi bench measures one process: start it without torchrun")
@@ -91,7 +97,8 @@ def bench_train(
             f"{'two passes' if work.two_passes else 'one pass'}, on {about_machine(world.device)}",
             soft_wrap=True,
         )
-        with open_batches(data, recipe, machine, world, 0, console) as batches:
+        longer = replace(recipe, steps=max(recipe.steps, _STEPS))
+        with open_batches(data, longer, machine, world, 0, console) as batches:
             pictures = Pictures(batches, recipe, world.device, model.encoder.precision)
             with Feed(pictures, at_once) as feed:
                 rounds, memory = _rounds(recipe, machine, world, model, feed, work, options, console)
@@ -164,7 +171,6 @@ def _rounds(
         with_cores.train(1)
     if world.device.type == "cuda":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(world.device)
     with _turn(options.lock, console):
         return _measured(training, steps, encoders, with_cores, work, options, console)
 
@@ -194,6 +200,8 @@ def _measured(
     rounds, peak = [], 0.0
     for number in range(options.rounds):
         _take(training, steps, steps_ahead(feed, work))  # what was made ahead meanwhile
+        if world.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(world.device)
         seconds, waiting = _take(training, steps, options.measure)
         if world.device.type == "cuda":
             peak = max(peak, torch.cuda.max_memory_allocated(world.device) / 2**30)
@@ -292,7 +300,7 @@ def _augmenting_rate(pictures: Pictures, videos: AnyLoader, at_once: int) -> flo
     return repeats * len(samples.pixels) / (time.perf_counter() - began)
 
 
-def summary(rounds: list[Round], work: Work, recipe: Recipe) -> dict[str, float]:
+def summary(rounds: list[Round], work: Work, recipe: Recipe) -> dict[str, float | None]:
     """Medians over the rounds, and ratios of each round's own figures."""
     step = median(one.step for one in rounds)
     return {
@@ -303,7 +311,7 @@ def summary(rounds: list[Round], work: Work, recipe: Recipe) -> dict[str, float]
         "ratio_least": min(one.encoder / one.step for one in rounds),
         "ratio_most": max(one.encoder / one.step for one in rounds),
         "ratio_with_first_pass": median((one.encoder + one.forward) / one.step for one in rounds),
-        "cores_cost": median(one.cores / one.encoder - 1 for one in rounds) if not work.images else 0.0,
+        "cores_cost": median(one.cores / one.encoder - 1 for one in rounds) if not work.images else None,
         "waiting": median(one.waiting / one.step for one in rounds),
         "days": step * recipe.steps / 86_400,
     }

@@ -21,15 +21,15 @@ from vivi.machine import available_cores, available_memory
 from vivi.progress import ProgressLine
 from vivi.recipes import Recipe
 from vivi.training.data import Data, image_stream, video_stream
-from vivi.training.distributed import World, processes_here, said_once
+from vivi.training.distributed import World, processes_here
 from vivi.training.feed import AnyLoader, Batches
 from vivi.training.machine import Machine
 
 # More threads wait for Python's lock, and make the one that feeds the GPU wait: 16 are a third slower than 4.
 MOST_THREADS = 4
-# Of the memory that is free: what training itself needs comes later.
+# Of what is free. On a GPU activations take up to 0.6 of it (memory.py), what is made ahead 0.05 (feed.py).
 _SHARE_OF_GPU, _SHARE_OF_HOST = 0.25, 0.5
-_TRIED = 256  # JPEGs, to see who decodes them faster,
+_TRIED, _TRIED_IMAGES = 256, 64  # JPEGs, to see who decodes them faster; images may be large,
 _TASKS = 16  # shared among the threads
 
 
@@ -39,9 +39,8 @@ def open_batches(
 ) -> Iterator[Batches]:
     """The batches of a run from step `start` on, for the cores of this process."""
     with ExitStack() as stack:
-        with said_once():
-            videos = _video_loader(data, recipe, machine, world, start, console)
-            images = _image_loader(data, recipe, machine, world, start, console)
+        videos = _video_loader(data, recipe, machine, world, start, console)
+        images = _image_loader(data, recipe, machine, world, start, console)
         for loader in (videos, images):
             if loader is not None:
                 stack.enter_context(loader)
@@ -53,6 +52,8 @@ def _video_loader(
     data: Data, recipe: Recipe, machine: Machine, world: World, start: int, console: Console
 ) -> AnyLoader | None:
     stream = video_stream(data, recipe)
+    if machine.resident == "on" and not isinstance(stream, FrameStream):
+        raise UserError(f"{recipe.name} learns from no videos: leave --resident out")
     if stream is None:
         return None
     threads = reading_threads(machine)
@@ -100,6 +101,8 @@ def gpu_decodes(
     stream: FrameStream | ImageStream, machine: Machine, device: torch.device, threads: int, console: Console
 ) -> bool:
     """Whether the GPU is to decode: where there is one, if it is faster than the threads."""
+    if device.type != "cuda" and machine.decode == "gpu":
+        raise UserError(f"--decode gpu: {device.type} is no CUDA device; leave it out")
     if device.type != "cuda" or machine.decode == "cpu":
         return False
     what = "frames" if isinstance(stream, FrameStream) else "images"
@@ -142,17 +145,18 @@ def decoding_rates(stream: FrameStream | ImageStream, device: torch.device, thre
 
 
 def _some_jpegs(stream: FrameStream | ImageStream) -> list[Tensor]:
-    """_TRIED files of the first step, some more than once if it has fewer."""
+    """Files of the first step, some more than once if it has few."""
+    count = _TRIED if isinstance(stream, FrameStream) else _TRIED_IMAGES
     before, stream.encoded = stream.encoded, True
     try:
         plan, files = stream.plan(0), []
         for item in range(len(plan.video)):
             files += [picture for picture in stream.read(plan, item).pictures if picture.ndim == 1]
-            if len(files) >= _TRIED:
+            if len(files) >= count:
                 break
     finally:
         stream.encoded = before
-    return (files * (_TRIED // len(files) + 1))[:_TRIED] if files else []
+    return (files * (count // len(files) + 1))[:count] if files else []
 
 
 def busy(device: torch.device, seconds: float) -> None:
@@ -183,8 +187,9 @@ def keep_resident(
     """All frames decoded, in memory, if they fit and if so many steps see enough of them to be worth it."""
     batch, index = recipe.batch, stream.index
     frames = frames_in_use(index, stream.eligible)
-    seen = steps * batch.videos * batch.shots * (1 if batch.source == "frame" else batch.frames) // world.size
-    if machine.resident == "off" or (machine.resident == "auto" and seen < frames):
+    seen = steps * batch.videos * batch.shots * batch.frames // world.size
+    worth_it = seen >= frames and batch.source != "frame"  # which sees one frame of each video
+    if machine.resident == "off" or (machine.resident == "auto" and not worth_it):
         return None
     on_gpu, on_host = rooms(world.device)
     size = decoded_bytes(index, stream.eligible, max(on_gpu, on_host))

@@ -70,7 +70,7 @@ class Training:
         before the last."""
         if start == 0:
             self._write(0, self._watch())
-        clock = Clock(self.recipe)
+        clock = Clock(self.recipe, start)
         for batch in self.feed:
             metrics = self.step(self._showing(batch) if batch.number == 0 else batch)
             step = batch.number + 1
@@ -207,15 +207,15 @@ def write_results(out: Path, model: Vivi, classes: tuple[str, ...], recipe: str,
 class Clock:
     """Seconds and frames a second since it was last read."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, start: int) -> None:
         batch, images = recipe.batch, recipe.images
         self.frames = batch.videos * batch.shots * batch.frames + images.count * images.copies
-        self.last: tuple[int, float] | None = None
         self.began = time.monotonic()
+        self.last = start, self.began
 
     def read(self, step: int) -> dict[str, float]:
         now = time.monotonic()
-        before, at = self.last or (step - 1, self.began)
+        before, at = self.last
         self.last = step, now
         return {"frames_per_second": (step - before) * self.frames / max(now - at, 1e-9), "seconds": now - self.began}
 

@@ -17,7 +17,7 @@ class Machine:
     threads: int = 0
     """Threads that read frames, and decode them where the GPU does not; 0: one for each core, up to 4."""
     decode: Literal["auto", "gpu", "cpu"] = "auto"
-    """Who decodes JPEGs; auto: where there is a GPU, images are decoded by it, frames by whoever is faster."""
+    """Who decodes JPEGs; auto: where there is a GPU, whoever is faster while it trains, tried at the start."""
     resident: Literal["auto", "on", "off"] = "auto"
     """Keep all frames decoded in the memory of the GPU, or of the host; auto: if they fit and the run sees enough."""
     micro_batch: int = 0

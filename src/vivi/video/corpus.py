@@ -219,7 +219,14 @@ class Corpus:
     @cached_property
     def videos(self) -> pa.Table:
         """videos.parquet, read when it is first asked for: of millions of videos that takes seconds."""
+        self.stamp  # noqa: B018 - of the file that is read now, or of an older one
         return _read_table(self.path / "videos.parquet")
+
+    @cached_property
+    def stamp(self) -> tuple[int, int]:
+        """What tells videos.parquet from another: its size and its time."""
+        status = (self.path / "videos.parquet").stat()
+        return status.st_size, status.st_mtime_ns
 
     def shots(self, video: dict[str, Any]) -> Iterator[Shot]:
         """The shots of a video, given as a row of `videos`, in order; none of a skipped one."""
