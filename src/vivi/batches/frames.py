@@ -5,6 +5,7 @@ What stands for a frame depends on the corpus alone, not on what else a batch wa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -23,6 +24,7 @@ GREY = torch.full((3, 32, 32), 128, dtype=torch.uint8)
 """Stands for a frame whose shot has none that can be decoded."""
 _AT_ONCE = 1024  # frames that the device decodes together
 Buffer = bytes | memoryview
+_IN_SOURCE = re.compile(r"^\w+, \S+\.cpp:\d+, ")  # where in its source torchvision says so
 _JPEG_ENDS = b"\xff\xd8", b"\xff\xd9"
 
 
@@ -67,7 +69,8 @@ class FrameStream:
         except (RuntimeError, ValueError) as error:
             within = shot - int(self.index.first_shot[video])
             where = f"video {self.index.video_name(video)} shot {within} frame {number}"
-            line = f"damaged, its neighbour takes its place: {where}: {first_line(error)}"
+            reason = _IN_SOURCE.sub("", first_line(error))
+            line = f"damaged, its neighbour takes its place: {where}: {reason}"
             return _nearest(self.index, video, shot, number), [line]
 
     def decode(self, cores: Sequence[Core], device: torch.device) -> tuple[Pixels, list[str]]:

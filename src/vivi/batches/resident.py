@@ -85,9 +85,6 @@ def load_store(
     counts = np.zeros(len(stream.index.frames), np.int64)
     counts[shots[:, 1]] = stream.index.frames[shots[:, 1]]
     memory = torch.empty(size, dtype=torch.uint8, device=keep_on)
-    if device.type == "cuda" and keep_on.type == "cpu":
-        # Page-locked, so that copies to the GPU need not wait; torch's own way would take up to twice the memory.
-        torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), size, 0)
     places, sizes, damaged = [], [], []
     used = done = 0
     planar = False
@@ -102,6 +99,9 @@ def load_store(
         damaged.extend(lines)
         used, done, planar = end, done + len(frames), pixels.planar
         progress(done)
+    if device.type == "cuda" and keep_on.type == "cpu":
+        # Page-locked, so that copies to the GPU need not wait; torch's own way would take up to twice the memory.
+        torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), size, 0)
     pixels = Pixels(memory, np.concatenate(places), np.concatenate(sizes), planar)
     return Store(pixels, np.cumsum(counts) - counts, damaged)
 

@@ -168,7 +168,7 @@ class Training:
         self.log.picture(name, 0, picture)
 
     def _name_damaged(self) -> None:
-        for line in self.feed.pictures.batches.damaged() - self.damaged:
+        for line in sorted(self.feed.pictures.batches.damaged() - self.damaged):
             self.damaged.add(line)
             # Each process says what it met itself; the console is the first one's alone.
             console = self.console if self.world.rank == 0 else Console(stderr=True, markup=False, highlight=False)
