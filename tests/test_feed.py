@@ -79,7 +79,9 @@ def open_batches(
             videos = ResidentLoader(stream, store, 0, CORES, 1, steps)
     labelled = None
     if recipe.images.count:
-        labelled = Loader(labelled_stream(images, recipe, encoded=there), 0, CORES, 2, 1, steps, pin=there)
+        photographs = labelled_stream(images, recipe)
+        photographs.encoded = there
+        labelled = Loader(photographs, 0, CORES, 2, 1, steps, pin=there)
     try:
         yield Batches(videos, labelled, torch.from_numpy(images.labels))
     finally:
@@ -105,7 +107,7 @@ def expected_steps(
             if labelled is not None and batches.images is not None:
                 samples = batches.images.samples(labelled, slice(0, CORES), here)
                 pictures = augment(samples, colours).unflatten(0, (CORES, 2, 2))
-                plan = labelled_stream(images, recipe, encoded=False).plan(labelled.step)
+                plan = labelled_stream(images, recipe).plan(labelled.step)
                 labels = torch.from_numpy(images.labels)[plan.video].view(CORES, 2)
             yield frames, pictures, labels
 
@@ -138,7 +140,7 @@ def test_steps_hold_the_planned_pictures_in_order(
                 torch.testing.assert_close(torch.cat(made), pictures, rtol=0, atol=2e-5)
                 assert torch.equal(torch.cat([part.labels for part in step.images]).cpu(), labels)
                 noise = torch.cat([part.noise for part in step.images]).cpu()
-                plan = labelled_stream(images, recipe, encoded=False).plan(step.number)
+                plan = labelled_stream(images, recipe).plan(step.number)
                 assert torch.equal(noise.flatten(0, 1), torch.from_numpy(plan.noise))
     assert numbers == [1, 2, 3, 4]
 

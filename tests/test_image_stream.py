@@ -123,8 +123,8 @@ def test_fewer_images_than_a_step_needs_are_refused(tmp_path: Path) -> None:
     images = find_images(write_images(tmp_path))
     recipe = RECIPES["semi-ex10-tiny"]
     with pytest.raises(UserError, match=r"--batch.videos is 64, but .* has only 15 images; lower it to 15 at most"):
-        unlabelled_stream(images, recipe, encoded=False)
+        unlabelled_stream(images, recipe)
     with pytest.raises(UserError, match=r"--images.count is 64, but only 15 labelled images .*--images-fraction 0.1"):
-        labelled_stream(images, recipe, encoded=False)
+        labelled_stream(images, recipe)
     enough = replace(recipe, images=replace(recipe.images, count=15))
-    assert labelled_stream(images, enough, encoded=False).count == 15
+    assert labelled_stream(images, enough).count == 15

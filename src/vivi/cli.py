@@ -272,16 +272,20 @@ class BenchPrepare:
 
 
 @dataclass(frozen=True)
-class BenchTrain:
-    """Measure the whole step of training beside its encoder alone, and, if asked, beside other training loops."""
-
+class _BenchRecipe:
     named: Annotated[Positional[str], arg(metavar="RECIPE")]
     """A recipe, or the path of a recipe.json."""
     sources: OmitArgPrefixes[Sources] = field(default_factory=Sources)
-    measurement: OmitArgPrefixes[BenchOptions] = field(default_factory=BenchOptions)
     machine: OmitArgPrefixes[TrainMachine] = field(default_factory=TrainMachine)
     defaults_of: Annotated[str, Suppress] = "vivi-ex4"
     recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
+
+
+@dataclass(frozen=True)
+class BenchTrain(_BenchRecipe):
+    """Measure the whole step of training beside its encoder alone, and, if asked, beside other training loops."""
+
+    measurement: OmitArgPrefixes[BenchOptions] = field(default_factory=BenchOptions)
 
     def run(self, console: Console) -> None:
         from vivi.bench.train import bench_train
@@ -291,16 +295,10 @@ class BenchTrain:
 
 
 @dataclass(frozen=True)
-class BenchLoader:
+class BenchLoader(_BenchRecipe):
     """Measure how fast frames come from the corpus to the encoder: read, decoded, augmented, and all of it."""
 
-    named: Annotated[Positional[str], arg(metavar="RECIPE")]
-    """A recipe, or the path of a recipe.json."""
-    sources: OmitArgPrefixes[Sources] = field(default_factory=Sources)
     measurement: OmitArgPrefixes[LoaderOptions] = field(default_factory=LoaderOptions)
-    machine: OmitArgPrefixes[TrainMachine] = field(default_factory=TrainMachine)
-    defaults_of: Annotated[str, Suppress] = "vivi-ex4"
-    recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
 
     def run(self, console: Console) -> None:
         from vivi.bench.loader import bench_loader

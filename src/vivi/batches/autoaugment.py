@@ -21,6 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vivi.batches.pixels import upload
+
 # What each of an image's uniform numbers decides.
 SUB_POLICY, FIRST, SECOND, FIRST_SIGN, SECOND_SIGN = range(5)
 AUTOAUGMENT_DRAWS = 5
@@ -116,7 +118,7 @@ def autoaugment(images: Tensor, draws: NDArray[np.float32], policy: Policy) -> T
     jobs = plan(draws, policy, _AT_ONCE_ON_CPU if images.device.type == "cpu" else _AT_ONCE)
     if not jobs:
         return images
-    everyone = _upload(np.concatenate([job.who for job in jobs]), images)
+    everyone = upload(torch.from_numpy(np.concatenate([job.who for job in jobs])), images.device)
     for job, who in zip(jobs, everyone.split([len(job.who) for job in jobs]), strict=True):
         changed = apply(job.operation, images.index_select(0, who), job.magnitudes, policy)
         images.index_copy_(0, who, changed)
@@ -266,7 +268,7 @@ def affine(images: Tensor, matrices: NDArray[np.float64], policy: Policy) -> Ten
     if policy == "imagenet":
         x, y = x - (width - 1) / 2, y - (height - 1) / 2
         rows /= np.array([width / 2, height / 2], np.float32)[:, None]
-    terms = _upload(rows, images)[..., None, None]  # (n, 2, 3, 1, 1)
+    terms = upload(torch.from_numpy(rows), images.device)[..., None, None]  # (n, 2, 3, 1, 1)
 
     def source(axis: int, size: int) -> Tensor:
         from_x, from_y, shift = terms[:, axis].unbind(1)  # (n, 1, 1) each
@@ -388,12 +390,4 @@ def look_up(tables: Tensor, images: Tensor) -> Tensor:
 
 def _each(values: NDArray[np.floating], images: Tensor, kind: type[np.generic] = np.float32) -> Tensor:
     """One number for each image, (n, 1, 1, 1), beside the images."""
-    return _upload(values.astype(kind), images).view(-1, 1, 1, 1)
-
-
-def _upload(values: NDArray[np.generic], images: Tensor) -> Tensor:
-    """To where the images are; from pinned memory, so that nobody has to wait."""
-    tensor = torch.from_numpy(values)
-    if images.device.type == "cuda":
-        tensor = tensor.pin_memory()
-    return tensor.to(images.device, non_blocking=True)
+    return upload(torch.from_numpy(values.astype(kind)), images.device).view(-1, 1, 1, 1)

@@ -80,15 +80,21 @@ class FrameStream:
             return here, []
         assert all(isinstance(core.pictures, list) for core in cores)
         jpegs = [jpeg for core in cores if isinstance(core.pictures, list) for jpeg in core.pictures]
+        frames, damaged = self.decode_files(jpegs, [one for core in cores for one in _wanted(core.plan)], device)
+        return pack(frames), damaged
+
+    def decode_files(
+        self, jpegs: Sequence[Tensor], where: Sequence[tuple[int, int, int]], device: torch.device
+    ) -> tuple[list[Tensor], list[str]]:
+        """The frames in some files on the device, whose video, shot and number `where` says; and a line for each
+        damaged one."""
         frames, unknown = decode_there(jpegs, device)
         damaged: list[str] = []
-        if unknown:
-            wanted = [one for core in cores for one in _wanted(core.plan)]
-            for number in unknown:
-                frame, line = self.decode_here(*wanted[number], jpegs[number].numpy().data)
-                frames[number] = frame.to(device)
-                damaged.extend(line)
-        return pack(frames), damaged
+        for number in unknown:
+            frame, line = self.decode_here(*where[number], jpegs[number].numpy().data)
+            frames[number] = frame.to(device)
+            damaged.extend(line)
+        return frames, damaged
 
 
 def _wanted(plan: Plan) -> Iterator[tuple[int, int, int]]:

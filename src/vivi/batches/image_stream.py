@@ -85,7 +85,7 @@ def _pictures(core: Core) -> list[Tensor]:
     return core.pictures
 
 
-def unlabelled_stream(images: LabelledImages, recipe: Recipe, encoded: bool) -> ImageStream:
+def unlabelled_stream(images: LabelledImages, recipe: Recipe) -> ImageStream:
     """The images that take the place of videos; their labels are not used."""
     batch = recipe.batch
     if len(images) < batch.videos:
@@ -93,10 +93,10 @@ def unlabelled_stream(images: LabelledImages, recipe: Recipe, encoded: bool) -> 
             f"--batch.videos is {batch.videos}, but {images.source} has only {len(images)} images; lower it to "
             f"{len(images)} at most (a multiple of --batch.cores)"
         )
-    return ImageStream(images, batch.videos, batch.frames, recipe.seed, batch.cores, StreamNumber.FRAMES, encoded)
+    return ImageStream(images, batch.videos, batch.frames, recipe.seed, batch.cores, StreamNumber.FRAMES)
 
 
-def labelled_stream(images: LabelledImages, recipe: Recipe, encoded: bool) -> ImageStream:
+def labelled_stream(images: LabelledImages, recipe: Recipe) -> ImageStream:
     count, cores = recipe.images.count, recipe.batch.cores
     if len(images) < count:
         raise UserError(
@@ -104,4 +104,4 @@ def labelled_stream(images: LabelledImages, recipe: Recipe, encoded: bool) -> Im
             f"(--images-fraction {recipe.images.fraction:g}); lower it to {len(images)} at most (a multiple of "
             "--batch.cores)"
         )
-    return ImageStream(images, count, recipe.images.copies, recipe.seed, cores, StreamNumber.LABELLED, encoded)
+    return ImageStream(images, count, recipe.images.copies, recipe.seed, cores, StreamNumber.LABELLED)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vivi.batches.draws import BRIGHTNESS, HSV_HUE, HSV_SATURATION, HSV_VALUE, HUE, ORDER, SATURATION
-from vivi.batches.pixels import Pixels
+from vivi.batches.pixels import Pixels, upload
 from vivi.recipes import Augment
 
 # Of a sample: y, x, height and width of the box, whether it is mirrored, and its colours.
@@ -50,7 +50,7 @@ def crop(
     table[:, BOX], table[:, FLIP] = boxes, flips
     if settings is not None and draws is not None:
         table[:, COLOURS] = colour_parameters(settings, draws)
-    arguments = [upload(values, out.device) for values in (pixels.places, pixels.sizes, table)]
+    arguments = [upload(torch.from_numpy(values), out.device) for values in (pixels.places, pixels.sizes, table)]
     kernel: Any = _crop
     with torch.cuda.device_of(out):
         kernel[(len(pixels), triton.cdiv(size * size, _BLOCK))](
@@ -79,12 +79,6 @@ def works(device: torch.device) -> bool:
     except Exception:
         return False
     return torch.equal(out.flatten(), memory.float())
-
-
-def upload(values: NDArray[Any], device: torch.device) -> Tensor:
-    """On the device, without the host waiting for it."""
-    tensor = torch.from_numpy(values)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def colour_parameters(settings: Augment, draws: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vivi.batches.pixels import upload
+
 GRID = 3
 PATCHES = GRID * GRID
 GREY_SHARE = 0.66  # of the images
@@ -47,8 +49,8 @@ def cut_patches(images: Tensor, draws: NDArray[np.float32], size: int = 64) -> T
     whole = layout(size).whole
     if images.shape[1:] != (3, whole, whole):
         raise ValueError(f"patches of {size} px are cut from images (n, 3, {whole}, {whole}), not {images.shape}")
-    corners = torch.from_numpy(patch_corners(draws, size)).to(images.device, non_blocking=True)  # (n, 9, 2)
-    grey = torch.from_numpy(draws[:, GREY] < GREY_SHARE).to(images.device, non_blocking=True)  # (n,)
+    corners = upload(torch.from_numpy(patch_corners(draws, size)), images.device)  # (n, 9, 2)
+    grey = upload(torch.from_numpy(draws[:, GREY] < GREY_SHARE), images.device)  # (n,)
     pixels = torch.arange(size, device=images.device)
     rows = corners[:, :, 0, None] + pixels  # (n, 9, size)
     columns = corners[:, :, 1, None] + pixels

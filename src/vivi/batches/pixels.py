@@ -44,6 +44,11 @@ class Samples:
     draws: NDArray[np.float32]  # (n, DRAWS), in [0, 1)
 
 
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """On the device, without the host waiting for it."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
 def pack(pictures: Sequence[Tensor], pin: bool = False) -> Pixels:
     """Pictures (3, height, width), all on one device, one after the other; with `pin`, in page-locked memory."""
     sizes = np.array([picture.shape[1:] for picture in pictures], np.int32).reshape(-1, 2)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vivi.batches.frames import GREY, FrameStream, decode_there
+from vivi.batches.frames import GREY, FrameStream
 from vivi.batches.index import Index, read_frames
 from vivi.batches.loader import Core, LoadedBatch, draws_of
 from vivi.batches.pixels import Pixels, Samples, pack
@@ -145,21 +145,9 @@ def _decoded(
                 lines += damaged
                 where += [(video, shot, number) for number in range(len(some))]
             if stream.encoded:
-                frames, more = _decode_there(stream, frames, where, device)
+                frames, more = stream.decode_files(frames, where, device)
                 lines += more
             yield frames, lines
-
-
-def _decode_there(
-    stream: FrameStream, jpegs: Sequence[Tensor], where: Sequence[tuple[int, int, int]], device: torch.device
-) -> tuple[list[Tensor], list[str]]:
-    frames, unknown = decode_there(jpegs, device)
-    lines: list[str] = []
-    for number in unknown:
-        frame, line = stream.decode_here(*where[number], jpegs[number].numpy().data)
-        frames[number] = frame.to(device)
-        lines += line
-    return frames, lines
 
 
 class ResidentLoader:

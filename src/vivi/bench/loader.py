@@ -13,12 +13,11 @@ from vivi.batches.frames import FrameStream
 from vivi.batches.loader import Loader
 from vivi.bench.options import LoaderOptions
 from vivi.bench.show import about_machine, print_loader, write_json
-from vivi.bench.train import parts_alone
+from vivi.bench.train import long_enough, one_process, parts_alone
 from vivi.errors import UserError
 from vivi.recipe_checks import check_recipe
 from vivi.recipes import Recipe
 from vivi.training.data import open_data, wants_videos
-from vivi.training.distributed import join_world
 from vivi.training.feed import Feed, Pictures
 from vivi.training.loading import open_batches, reading_threads
 from vivi.training.machine import Machine
@@ -41,13 +40,10 @@ def bench_loader(
         )
     if not wants_videos(recipe):
         raise UserError(f"{recipe.name} learns from no videos: bench another recipe")
-    with join_world(machine.device) as world:
-        if world.size > 1:
-            raise UserError("vivi bench measures one process: start it without torchrun")
+    with one_process(machine.device) as world:
         data = open_data(recipe, sources)
         assert data.index is not None
         precision = torch.bfloat16 if world.device.type == "cuda" else torch.float32
-        longer = replace(recipe, steps=max(recipe.steps, 100_000))  # enough for every bench
         at_once = AtOnce(machine.micro_batch or 1, 1)
         rates: dict[str, tuple[float, str]] = {}
         stream = FrameStream(data.index, recipe.batch, recipe.seed, encoded=True)
@@ -56,7 +52,7 @@ def bench_loader(
             name = "streaming" if kind == "off" else "resident"
             try:
                 with open_batches(
-                    data, longer, replace(machine, resident=kind), world, 0, Console(quiet=True)
+                    data, long_enough(recipe), replace(machine, resident=kind), world, 0, Console(quiet=True)
                 ) as batches:
                     pictures = Pictures(replace(batches, images=None), recipe, world.device, precision)
                     if kind == "off":

@@ -44,8 +44,6 @@ from vivi.training.sources import Sources
 from vivi.training.state import build_optimiser
 from vivi.training.train import set_up
 
-_STEPS = 100_000  # enough for every bench
-
 
 @dataclass(frozen=True)
 class Work:
@@ -84,9 +82,7 @@ def bench_train(
         raise UserError(
             "--peers needs a recipe that learns from videos, and a --peer-batch of a shot's frames or more"
         )
-    with join_world(machine.device) as world:
-        if world.size > 1:
-            raise UserError("vivi bench measures one process: start it without torchrun")
+    with one_process(machine.device) as world:
         data = open_data(recipe, sources)
         model = build_model(recipe, data.classes).to(world.device)
         at_once = set_up(model, recipe, machine, recipe.batch.cores, world)
@@ -97,8 +93,7 @@ def bench_train(
             f"{'two passes' if work.two_passes else 'one pass'}, on {about_machine(world.device)}",
             soft_wrap=True,
         )
-        longer = replace(recipe, steps=max(recipe.steps, _STEPS))
-        with open_batches(data, longer, machine, world, 0, console) as batches:
+        with open_batches(data, long_enough(recipe), machine, world, 0, console) as batches:
             pictures = Pictures(batches, recipe, world.device, model.encoder.precision)
             with Feed(pictures, at_once) as feed:
                 rounds, memory = _rounds(recipe, machine, world, model, feed, work, options, console)
@@ -122,6 +117,19 @@ def bench_train(
     if options.json:
         write_json(options.json, found)
     return found
+
+
+@contextmanager
+def one_process(device: str) -> Iterator[World]:
+    with join_world(device) as world:
+        if world.size > 1:
+            raise UserError("vivi bench measures one process: start it without torchrun")
+        yield world
+
+
+def long_enough(recipe: Recipe) -> Recipe:
+    """With steps enough for every bench."""
+    return replace(recipe, steps=max(recipe.steps, 100_000))
 
 
 def work_of(model: Vivi, recipe: Recipe, at_once: AtOnce) -> Work:
@@ -150,7 +158,7 @@ def _rounds(
         recipe, machine, Path(), world, model, optimiser, feed, None, None, (), progress, quiet
     )  # nothing is written
     steps = iter(feed)
-    compiled = machine.compile == "on" or (machine.compile == "auto" and world.device.type == "cuda")
+    compiled = machine.compiles(world.device.type == "cuda")
     size = recipe.augment.size
 
     def alone(batch: int) -> EncoderAlone | None:
@@ -327,7 +335,7 @@ def _peer_settings(recipe: Recipe, machine: Machine, world: World, options: Benc
         encoder=encoder.name,
         encoder_arguments={"width_factor": encoder.width} if encoder.width != 1 else {},
         device=world.device,
-        compile=machine.compile == "on" or (machine.compile == "auto" and on_gpu),
+        compile=machine.compiles(on_gpu),
         workers=available_cores() if on_gpu else max(1, available_cores() - 1),
         seconds=options.peer_seconds,
     )

@@ -105,16 +105,16 @@ def _wanted(flag: str, given: Path | None, wanted: bool, recipe: Recipe) -> bool
     return wanted
 
 
-def video_stream(data: Data, recipe: Recipe, encoded: bool = False) -> FrameStream | ImageStream | None:
-    """The videos of a recipe's steps, or the images in their place; with `encoded`, the device decodes them."""
+def video_stream(data: Data, recipe: Recipe) -> FrameStream | ImageStream | None:
+    """The videos of a recipe's steps, or the images in their place."""
     if recipe.batch.videos == 0:
         return None
     if data.index is not None:
-        return FrameStream(data.index, recipe.batch, recipe.seed, encoded)
+        return FrameStream(data.index, recipe.batch, recipe.seed)
     assert data.images is not None
-    return unlabelled_stream(data.images, recipe, encoded)
+    return unlabelled_stream(data.images, recipe)
 
 
-def image_stream(data: Data, recipe: Recipe, encoded: bool = False) -> ImageStream | None:
+def image_stream(data: Data, recipe: Recipe) -> ImageStream | None:
     """The labelled images of a recipe's steps."""
-    return labelled_stream(data.labelled, recipe, encoded) if data.labelled is not None else None
+    return labelled_stream(data.labelled, recipe) if data.labelled is not None else None

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vivi.batches.augment import augment, augment_patches
 from vivi.batches.loader import LoadedBatch, Loader
-from vivi.batches.pixels import Samples
+from vivi.batches.pixels import Samples, upload
 from vivi.batches.resident import ResidentLoader
 from vivi.recipes import Recipe, sees_patches
 from vivi.training.memory import AtOnce
@@ -89,21 +89,16 @@ class Pictures:
         assert some is not None
         step = Step(some.step, [], [])
         if videos is not None:
-            noise = self._upload(videos.noise)
+            noise = upload(videos.noise, self.device)
             parts = _parts(videos, at_once.videos)
             step.videos.extend(Frames(partial(self.frames, videos, part), noise[part]) for part in parts)
         if images is not None:
-            noise, labels = self._upload(images.noise), self._upload(self.batches.labels[images.items])
+            noise, labels = upload(images.noise, self.device), upload(self.batches.labels[images.items], self.device)
             parts = _parts(images, at_once.images)
             step.images.extend(
                 Labelled(partial(self.labelled, images, part), noise[part], labels[part]) for part in parts
             )
         return step
-
-    def _upload(self, values: Tensor) -> Tensor:
-        if self.device.type == "cuda":
-            return values.pin_memory().to(self.device, non_blocking=True)
-        return values.to(self.device)
 
 
 def _parts(batch: LoadedBatch, at_once: int) -> list[slice]:

@@ -35,6 +35,9 @@ class Machine:
     keep: int = 3
     """How many checkpoints to keep."""
 
+    def compiles(self, on_gpu: bool) -> bool:
+        return self.compile == "on" or (self.compile == "auto" and on_gpu)
+
     def check(self) -> None:
         whole = (1, 10**9)
         check_ranges(self, {"threads": (0, 1024), "micro_batch": (0, 10**9), "keep": whole})

@@ -198,7 +198,7 @@ def set_up(model: Vivi, recipe: Recipe, machine: Machine, cores: int, world: Wor
     model.train()
     bfloat16 = machine.precision == "bfloat16" or (machine.precision == "auto" and on_gpu)
     model.encoder.precision = torch.bfloat16 if bfloat16 else torch.float32
-    compiled = machine.compile == "on" or (machine.compile == "auto" and on_gpu)
+    compiled = machine.compiles(on_gpu)
     try:
         fit = cores_at_once(model, recipe, cores, world.device, compiled)
     except (RuntimeError, ValueError, AssertionError) as error:

@@ -219,7 +219,7 @@ class Corpus:
     @cached_property
     def videos(self) -> pa.Table:
         """videos.parquet, read when it is first asked for: of millions of videos that takes seconds."""
-        self.stamp  # noqa: B018 - of the file that is read now, or of an older one
+        _ = self.stamp  # of the file that is read now, or of an older one
         return _read_table(self.path / "videos.parquet")
 
     @cached_property
