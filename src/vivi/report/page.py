@@ -30,7 +30,8 @@ from vivi.report.options import ReportOptions
 from vivi.report.paper import other_tables, paper_rows
 from vivi.report.tables import write_tables
 from vivi.storage import write_atomically
-from vivi.transfer.results import plain, read_results
+from vivi.transfer.names import plain
+from vivi.transfer.results import read_results
 from vivi.video.corpus import Corpus
 
 STRIPS = 4

@@ -10,8 +10,9 @@ from pathlib import Path
 from vivi.errors import UserError
 from vivi.transfer.examples import Original, Task
 from vivi.transfer.lists import is_task, read_task
+from vivi.transfer.names import checked_names
 from vivi.transfer.originals import is_there, read_original
-from vivi.transfer.results import Protocol, checked_names
+from vivi.transfer.results import Protocol
 from vivi.transfer.tasks import VTAB, Definition, Group, definition
 
 # Of the draws of 1000, 800 and 200 images, which are the same for everyone.

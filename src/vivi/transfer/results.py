@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import statistics
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from vivi.detection.result import DetectionResult, read_detection
 from vivi.errors import UserError
+from vivi.robust.result import RobustResult, read_robust
 from vivi.storage import storage, write_atomically
+from vivi.transfer.names import plain
 from vivi.transfer.tasks import GROUPS, Group
 
 FORMAT = 1
@@ -84,11 +85,6 @@ class Result:
         return f"{plain(self.encoder)}--{self.benchmark}-{self.protocol}{quick}--{plain(self.task)}.json"
 
 
-def plain(name: str) -> str:
-    """A name as a part of a file's name."""
-    return re.sub(r"[^\w.()=+%-]+", "_", name) or "_"
-
-
 def versions() -> dict[str, str]:
     """Of what an accuracy may depend on."""
     return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
@@ -101,7 +97,10 @@ def _version(package: str) -> str:
         return "not installed"  # run from its source
 
 
-def write_result(folder: Path, result: Result) -> Path:
+AnyResult = Result | RobustResult | DetectionResult
+
+
+def write_result(folder: Path, result: AnyResult) -> Path:
     """Writes, or replaces, the file of a result."""
     path = folder / result.file_name
     with storage(folder):
@@ -111,10 +110,17 @@ def write_result(folder: Path, result: Result) -> Path:
 
 
 def read_results(folder: Path) -> tuple[list[Result], list[str]]:
-    """The results in a folder, by file name, and a line for each file that is none."""
+    """The accuracies in a folder, by file name, and a line for each file that is no result."""
+    results, problems = read_all(folder)
+    return [result for result in results if isinstance(result, Result)], problems
+
+
+def read_all(folder: Path) -> tuple[list[AnyResult], list[str]]:
+    """The results of all kinds in a folder, by file name, and a line for each file that is none."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; vivi evaluate writes results into its --out")
-    results, problems = [], []
+    results: list[AnyResult] = []
+    problems = []
     for path in sorted(folder.glob("*.json")):
         try:
             results.append(read_result(path))
@@ -123,12 +129,14 @@ def read_results(folder: Path) -> tuple[list[Result], list[str]]:
     return results, problems
 
 
-def read_result(path: Path) -> Result:
+def read_result(path: Path) -> AnyResult:
     try:
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']}, this version reads {FORMAT}")
-        return _result(content)
+        if content["benchmark"] == "vid-robust":
+            return read_robust(content)
+        return read_detection(content) if content["benchmark"] == "detection" else _result(content)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -176,12 +184,3 @@ def _score(content: dict[str, Any]) -> Score:
 
 def _setting(content: dict[str, Any]) -> Setting:
     return Setting(float(content["lr"]), int(content["steps"]))
-
-
-def checked_names(names: Iterable[str]) -> None:
-    """Raises for two names that would share files."""
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(plain(name).lower(), name)
-        if other != name:
-            raise UserError(f"'{name}' and '{other}' would have the same file names; rename one of them")

@@ -15,7 +15,8 @@ from vivi.storage import StorageError
 from vivi.transfer.examples import Task
 from vivi.transfer.find import find_tasks
 from vivi.transfer.models import Model, load_model
-from vivi.transfer.results import Protocol, Result, plain, read_results, versions
+from vivi.transfer.names import plain
+from vivi.transfer.results import Protocol, Result, read_all, versions
 from vivi.transfer.settings import Subject
 from vivi.transfer.tables import print_results
 from vivi.transfer.tasks import GROUPS, Group
@@ -115,7 +116,7 @@ def check_name(model: Model, out: Path) -> None:
         )
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give --out a folder")
-    for other in read_results(out)[0] if out.exists() else ():
+    for other in read_all(out)[0] if out.exists() else ():
         if plain(other.encoder) == plain(model.name) and other.encoder_checksum != model.checksum:
             raise UserError(
                 f"{out / other.file_name} is about other weights of the same name, '{other.encoder}': "

@@ -1,0 +1,87 @@
+"""What is known about an encoder as the backbone of a detector, on one set: a file in results/."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from vivi.transfer.names import plain
+
+
+@dataclass(frozen=True)
+class Precision:
+    """COCO's average precisions, between 0 and 1; None where no object has that size."""
+
+    ap: float
+    ap50: float
+    ap75: float
+    small: float | None
+    medium: float | None
+    large: float | None
+
+
+@dataclass(frozen=True)
+class DetectorRun:
+    """One seed."""
+
+    seed: int
+    precision: Precision
+    lr: float  # that it ended with
+    restarts: tuple[str, ...] = ()  # why the learning rate was halved, each time
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class DetectionResult:
+    """The precision of detectors on an encoder, and all that tells how it was measured."""
+
+    encoder: str  # the name in tables
+    set: str
+    runs: tuple[DetectorRun, ...]
+    classes: int
+    images: dict[str, int]  # train, test
+    schedule: str  # standard, short, or own: other settings than those of either
+    benchmark: Literal["detection"] = "detection"
+    settings: dict[str, Any] = field(default_factory=dict)  # steps, batch, sizes, norms, ...
+    notes: tuple[str, ...] = ()
+    picture: str = ""  # detections on test images: a PNG beside the file
+    encoder_from: str = ""
+    encoder_checksum: str = ""
+    data_checksum: str = ""
+    seconds: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def file_name(self) -> str:
+        return f"{plain(self.encoder)}--{self.benchmark}-{plain(self.schedule)}--{plain(self.set)}.json"
+
+    @property
+    def median(self) -> Precision:
+        """Over the runs, each number by itself, as the paper reports AP."""
+        middle: dict[str, Any] = {}
+        for part in fields(Precision):
+            values = [getattr(run.precision, part.name) for run in self.runs]
+            middle[part.name] = None if None in values else statistics.median(values)
+        return Precision(**middle)
+
+
+def read_detection(content: dict[str, Any]) -> DetectionResult:
+    """From the JSON of a file; a ValueError, KeyError or TypeError says what is wrong with it."""
+    found = {name: value for name, value in content.items() if name != "format"}
+    runs = tuple(map(_run, content["runs"]))
+    result = DetectionResult(**{**found, "runs": runs, "notes": tuple(content["notes"])})
+    texts = (result.encoder, result.set, result.schedule, result.picture, result.encoder_checksum, *result.notes)
+    if not runs or not all(isinstance(text, str) for text in texts) or not result.encoder or not result.set:
+        raise ValueError("there are no runs, or a name is impossible")
+    if not all(type(count) is int and count > 0 for count in (result.classes, *result.images.values())):
+        raise ValueError("classes and images must be counts")
+    return result
+
+
+def _run(content: dict[str, Any]) -> DetectorRun:
+    precision = Precision(**content["precision"])
+    values = [getattr(precision, part.name) for part in fields(Precision)]
+    if None in values[:3] or not all(value is None or 0 <= value <= 1 for value in values):
+        raise ValueError("average precisions must be between 0 and 1")
+    return DetectorRun(**{**content, "precision": precision, "restarts": tuple(content["restarts"])})

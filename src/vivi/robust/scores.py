@@ -1,0 +1,96 @@
+"""How robust predictions are to small changes between the frames of a video: the scores of ImageNet-Vid-Robust.
+
+An anchor is a frame; its neighbours are frames around it that look alike to people. pm-0 is the share of anchors that
+are predicted right, pm-k the share for which the anchor and all its neighbours at most k frames away are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reduction = Literal["max", "mean", "median", "sum"]
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A share of n, and its Clopper-Pearson interval."""
+
+    right: int
+    n: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        return self.right / self.n
+
+
+def clopper_pearson(right: int, n: int, confidence: float = CONFIDENCE) -> Interval:
+    """The exact binomial interval: shares that would give so many, or more extreme, in at least (1 - confidence) / 2
+    of the cases on either side."""
+    from scipy.special import betaincinv  # half a second, which `vivi --help` need not wait for
+
+    rest = (1 - confidence) / 2
+    low = float(betaincinv(right, n - right + 1, rest)) if right > 0 else 0.0
+    high = float(betaincinv(right + 1, n - right, 1 - rest)) if right < n else 1.0
+    return Interval(right, n, low, high)
+
+
+def project(
+    logits: NDArray[np.floating], class_map: Sequence[Sequence[int]], reduction: Reduction = "max"
+) -> NDArray[np.floating]:
+    """Scores of the set's classes (n, classes), from logits (n, 1000) and the indices that belong to each class.
+
+    A class without indices, which the classifier cannot name, scores -inf.
+    """
+    reduce: Callable[..., NDArray[np.floating]] = getattr(np, reduction)
+    columns = [
+        reduce(logits[:, list(indices)], axis=1) if len(indices) else np.full(len(logits), -np.inf)
+        for indices in class_map
+    ]
+    return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """An anchor and its neighbours, each with how many frames it is away."""
+
+    frame: str
+    neighbours: tuple[tuple[str, int], ...]
+
+    def within(self, k: int) -> list[str]:
+        """The anchor and its neighbours at most k frames away."""
+        return [self.frame, *(frame for frame, distance in self.neighbours if distance <= k)]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """pm-0 ... pm-k, and what was missing."""
+
+    complete: tuple[Interval, ...]  # of the anchors whose frames, as far as k, are all there
+    strict: tuple[Interval, ...]  # of all anchors: a missing frame counts as wrong
+    missing: tuple[str, ...]  # frames without a prediction
+
+    @property
+    def drop(self) -> float:
+        """From the anchors to the farthest neighbours."""
+        return self.complete[0].share - self.complete[-1].share
+
+
+def curve(anchors: Sequence[Anchor], right: Mapping[str, bool], farthest: int) -> Curve:
+    """The scores of predictions: `right` says of each frame that was predicted whether that was right."""
+    complete, strict = [], []
+    for k in range(farthest + 1):
+        sets = [anchor.within(k) for anchor in anchors]
+        whole = [frames for frames in sets if all(frame in right for frame in frames)]
+        hits = sum(all(right[frame] for frame in frames) for frames in whole)
+        complete.append(clopper_pearson(hits, len(whole)) if whole else Interval(0, 0, 0.0, 1.0))
+        strict.append(clopper_pearson(hits, len(sets)))
+    wanted = {frame for anchor in anchors for frame in anchor.within(farthest)}
+    return Curve(tuple(complete), tuple(strict), tuple(sorted(wanted - right.keys())))
