@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from vivi.detection.result import DetectionResult, DetectorRun, Precision
 from vivi.report.boards import Board, make_boards
+from vivi.robust.result import RobustResult
+from vivi.robust.scores import Anchor, curve
 from vivi.transfer.results import Benchmark, Result, Score, Setting
 from vivi.transfer.tasks import VTAB, Group
 
@@ -53,3 +56,42 @@ def some_results() -> list[Result]:
 
 def boards_of(results: Sequence[Result], paper: bool = False, baseline: str = "") -> list[Board]:
     return make_boards(results, paper, baseline)[0]
+
+
+def a_robust_result(
+    encoder: str,
+    accuracy: float,
+    name: str = "frames",
+    anchors: int = 40,
+    farthest: int = 10,
+    missing: int = 0,
+    **others: Any,
+) -> RobustResult:
+    """Of an encoder that is right on each frame by chance; the last neighbours of the first anchors are missing."""
+    random = np.random.default_rng(len(encoder))
+    offsets = range(1, farthest + 1)
+    found = [
+        Anchor(f"{video:04}/00.jpg", tuple((f"{video:04}/{offset:02}.jpg", offset) for offset in offsets))
+        for video in range(anchors)
+    ]
+    right: dict[str, bool] = {}
+    for anchor in found:
+        good = random.random() < accuracy
+        right |= {frame: good and random.random() > 0.03 for frame in anchor.within(farthest)}
+    for anchor in found[:missing]:
+        del right[anchor.within(farthest)[-1]]
+    given = {"classes": 30, "reduction": "max", "data_checksum": "a", **others}
+    frames = anchors * (farthest + 1)
+    return RobustResult(encoder, name, curve(found, right, farthest), anchors, frames, **given)
+
+
+def a_detection_result(
+    encoder: str, aps: Sequence[float], name: str = "cells", test: int = 64, **others: Any
+) -> DetectionResult:
+    """A run for each AP; no object is small."""
+    runs = tuple(
+        DetectorRun(seed, Precision(ap, min(1.0, 1.6 * ap), 0.9 * ap, None, 0.7 * ap, 1.1 * ap), 0.01)
+        for seed, ap in enumerate(aps)
+    )
+    given = {"runs": runs, "schedule": "standard", "data_checksum": "a", **others}
+    return DetectionResult(encoder, name, classes=3, images={"train": 205, "test": test}, **given)

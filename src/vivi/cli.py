@@ -18,18 +18,16 @@ from rich.console import Console
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg, subcommand
 
-from vivi.bench.options import BenchOptions, LoaderOptions
+from vivi.cli_bench import BENCH, bench_commands
+from vivi.cli_evaluate import EVALUATE, Detection, Vtab, evaluate_commands
 from vivi.console import Patient
 from vivi.errors import UserError
-from vivi.recipe_files import find_recipe, print_recipe, print_recipes, recipe_json, sweep
+from vivi.recipe_files import check_flags, find_recipe, print_recipe, print_recipes, recipe_json, sweep
 from vivi.recipes import RECIPES, Recipe
 from vivi.report.options import ReportOptions
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
 from vivi.training.machine import Machine as TrainMachine
 from vivi.training.sources import Sources
-from vivi.transfer.results import Protocol
-from vivi.transfer.settings import Classified, Neighbours, Subject, Sweep
-from vivi.transfer.settings import Machine as EvaluateMachine
 from vivi.video.piece import PrepareSettings
 from vivi.video.prepare import Machine, prepare
 from vivi.video.statistics import print_summary
@@ -134,101 +132,12 @@ class Train:
     def run(self, console: Console) -> None:
         from vivi.training.train import check_runs, train
 
-        _check_flags(self.named, self.defaults_of, "train")
+        check_flags(self.named, self.defaults_of, "train")
         runs = sweep(self.recipe, self.out, self.sweep)
         if self.sweep:  # all of them, before the first one trains for days
             check_runs([recipe for _, recipe in runs], self.sources)
         for folder, recipe in runs:
             train(recipe, self.sources, folder, self.machine, Patient.like(console), find_recipe(self.named))
-
-
-def _check_flags(named: str, defaults_of: str, command: str) -> None:
-    """Raises where the flags had the defaults of another recipe."""
-    if named != defaults_of:
-        raise UserError(f"say which recipe right after {command}: vivi {command} {named} ...")
-
-
-@dataclass(frozen=True)
-class Vtab:
-    """Fine-tune an encoder on the tasks of VTAB, or on one's own, and test it. The same command goes on after a stop.
-    With --check DIR alone: say for every task what is there, what is missing, and where to get it."""
-
-    subject: OmitArgPrefixes[Subject]
-    sweep: OmitArgPrefixes[Sweep] = field(default_factory=Sweep)
-    machine: OmitArgPrefixes[EvaluateMachine] = field(default_factory=EvaluateMachine)
-
-    def run(self, console: Console) -> None:
-        from vivi.transfer.vtab import evaluate_vtab
-
-        evaluate_vtab(self.subject, self.sweep, self.machine, Patient.like(console))
-        _say_report(self.subject, console)
-
-
-@dataclass(frozen=True)
-class Check:
-    """Say for every task of VTAB what is there, what is missing, and where to get it."""
-
-    check: Path
-    """A folder of tasks in VTAB-1k layout, or of original data sets, or both."""
-
-    def run(self, console: Console) -> None:
-        from vivi.transfer.check import print_check
-
-        print_check(self.check, console)
-
-
-@dataclass(frozen=True)
-class Knn:
-    """Solve tasks by the nearest neighbours of an encoder's frozen features."""
-
-    subject: OmitArgPrefixes[Subject]
-    neighbours: OmitArgPrefixes[Neighbours] = field(default_factory=Neighbours)
-    protocol: Protocol = "v2"
-    """Of whose images: v2, v1 or full, as for vivi evaluate vtab."""
-    device: str = "auto"
-    """cpu, cuda, ...; auto: a GPU if there is one."""
-
-    def run(self, console: Console) -> None:
-        from vivi.transfer.frozen import evaluate_frozen
-
-        evaluate_frozen("knn", self.subject, console, self.protocol, self.neighbours, self.device)
-        _say_report(self.subject, console)
-
-
-@dataclass(frozen=True)
-class Linear:
-    """Solve tasks by a linear classifier, in closed form, on an encoder's frozen features."""
-
-    subject: OmitArgPrefixes[Subject]
-    protocol: Protocol = "v2"
-    """Of whose images: v2, v1 or full, as for vivi evaluate vtab."""
-    device: str = "auto"
-    """cpu, cuda, ...; auto: a GPU if there is one."""
-
-    def run(self, console: Console) -> None:
-        from vivi.transfer.frozen import evaluate_frozen
-
-        evaluate_frozen("linear", self.subject, console, self.protocol, device=self.device)
-        _say_report(self.subject, console)
-
-
-@dataclass(frozen=True)
-class Classifier:
-    """Test the classifier of a run that was trained with labels, or of a timm model: top-1 and top-5."""
-
-    subject: OmitArgPrefixes[Classified]
-    device: str = "auto"
-    """cpu, cuda, ...; auto: a GPU if there is one."""
-
-    def run(self, console: Console) -> None:
-        from vivi.transfer.classify import evaluate_classifier
-
-        evaluate_classifier(self.subject, Patient.like(console), self.device)
-        _say_report(self.subject, console)
-
-
-def _say_report(subject: Subject | Classified, console: Console) -> None:
-    console.print(f"see them: vivi report {shlex.quote(str(subject.out))} --out page/", soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -246,65 +155,6 @@ class Report:
 
         page = write_report(self.results, self.out, self.shown, console)
         console.print(f"open {page}", soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class BenchPrepare:
-    """Measure vivi prepare beside ffmpeg and PySceneDetect, on the same files and cores."""
-
-    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILES...")]
-    """Video files."""
-    work: float = 10.0
-    """Repeat each file until ffmpeg is busy with it for this many seconds, so that start-up does not count."""
-    copies: int = 0
-    """How many copies of each repeated file; 0: one for each core, 1: a single long video."""
-    rate: float = 1.0
-    """Frames a second."""
-    rounds: int = 3
-    """The median over the rounds and their spread are printed."""
-    json: Path | None = None
-    """Also write the figures to this file."""
-
-    def run(self, console: Console) -> None:
-        from vivi.bench.prepare import bench_prepare
-
-        bench_prepare(self.files, self.work, self.copies, self.rate, self.rounds, self.json, console)
-
-
-@dataclass(frozen=True)
-class _BenchRecipe:
-    named: Annotated[Positional[str], arg(metavar="RECIPE")]
-    """A recipe, or the path of a recipe.json."""
-    sources: OmitArgPrefixes[Sources] = field(default_factory=Sources)
-    machine: OmitArgPrefixes[TrainMachine] = field(default_factory=TrainMachine)
-    defaults_of: Annotated[str, Suppress] = "vivi-ex4"
-    recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
-
-
-@dataclass(frozen=True)
-class BenchTrain(_BenchRecipe):
-    """Measure the whole step of training beside its encoder alone, and, if asked, beside other training loops."""
-
-    measurement: OmitArgPrefixes[BenchOptions] = field(default_factory=BenchOptions)
-
-    def run(self, console: Console) -> None:
-        from vivi.bench.train import bench_train
-
-        _check_flags(self.named, self.defaults_of, "bench train")
-        bench_train(self.recipe, self.named, self.sources, self.machine, self.measurement, console)
-
-
-@dataclass(frozen=True)
-class BenchLoader(_BenchRecipe):
-    """Measure how fast frames come from the corpus to the encoder: read, decoded, augmented, and all of it."""
-
-    measurement: OmitArgPrefixes[LoaderOptions] = field(default_factory=LoaderOptions)
-
-    def run(self, console: Console) -> None:
-        from vivi.bench.loader import bench_loader
-
-        _check_flags(self.named, self.defaults_of, "bench loader")
-        bench_loader(self.recipe, self.sources, self.machine, self.measurement, console)
 
 
 @dataclass(frozen=True)
@@ -335,38 +185,10 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Synthesize, subcommand("synthesize")]
         | Annotated[Recipes, subcommand("recipes")]
         | Annotated[Train, subcommand("train", default=train)]
-        | Annotated[_evaluate(arguments), subcommand("evaluate", description=EVALUATE)]
+        | Annotated[evaluate_commands(arguments), subcommand("evaluate", description=EVALUATE)]
         | Annotated[Report, subcommand("report")]
-        | Annotated[_bench(named, recipe), subcommand("bench", description=BENCH)]
+        | Annotated[bench_commands(named, recipe), subcommand("bench", description=BENCH)]
         | Annotated[Demo, subcommand("demo")]
-    )
-
-
-EVALUATE = "Measure what an encoder is worth, by transfer to labelled tasks."
-
-
-def _evaluate(arguments: Sequence[str]) -> Any:
-    """What can be evaluated; with --check nothing is, so no encoder is asked for."""
-    vtab = Check if any(word.split("=")[0] == "--check" for word in arguments) else Vtab
-    return (
-        Annotated[vtab, subcommand("vtab")]
-        | Annotated[Knn, subcommand("knn")]
-        | Annotated[Linear, subcommand("linear")]
-        | Annotated[Classifier, subcommand("classifier")]
-    )
-
-
-BENCH = "Measure on the present machine."
-
-
-def _bench(named: str, recipe: Recipe) -> Any:
-    """What can be measured; a recipe's flags have its values."""
-    train = BenchTrain(tyro.MISSING, defaults_of=named, recipe=recipe)
-    loader = BenchLoader(tyro.MISSING, defaults_of=named, recipe=recipe)
-    return (
-        Annotated[BenchPrepare, subcommand("prepare")]
-        | Annotated[BenchTrain, subcommand("train", default=train)]
-        | Annotated[BenchLoader, subcommand("loader", default=loader)]
     )
 
 
@@ -402,7 +224,7 @@ def main() -> None:
     except KeyboardInterrupt:
         if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes, the first one speaks
             sys.exit(130)
-        resumes = isinstance(command, Prepare | Synthesize | Train | Vtab | Demo)
+        resumes = isinstance(command, Prepare | Synthesize | Train | Vtab | Detection | Demo)
         errors.print("stopped; the same command goes on from here" if resumes else "stopped")
         sys.exit(130)
 

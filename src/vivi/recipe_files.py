@@ -213,3 +213,9 @@ def _kind(kind: Any) -> str:
 def _nearest(name: str, known: Any) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def check_flags(named: str, defaults_of: str, command: str) -> None:
+    """Raises where the flags had the defaults of another recipe."""
+    if named != defaults_of:
+        raise UserError(f"say which recipe right after {command}: vivi {command} {named} ...")

@@ -6,6 +6,7 @@ The frames are those that streaming would decode, so batches are the same, bit f
 from __future__ import annotations
 
 import io
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -100,10 +101,26 @@ def load_store(
         used, done, planar = end, done + len(frames), pixels.planar
         progress(done)
     if device.type == "cuda" and keep_on.type == "cpu":
-        # Page-locked, so that copies to the GPU need not wait; torch's own way would take up to twice the memory.
-        torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), size, 0)
+        _lock_pages(memory)
     pixels = Pixels(memory, np.concatenate(places), np.concatenate(sizes), planar)
     return Store(pixels, np.cumsum(counts) - counts, damaged)
+
+
+def _lock_pages(memory: Tensor) -> None:
+    """So that copies to the GPU need not wait; torch's own way would take up to twice the memory. Where the system
+    refuses, copies are slower."""
+    place, cuda = memory.data_ptr(), torch.cuda.cudart()
+    if int(cuda.cudaHostRegister(place, memory.numel(), 0)) == 0:
+        # Before the memory goes: CUDA would take what comes to lie there next for locked.
+        weakref.finalize(memory, _unlock_pages, place).atexit = False
+        return
+    with suppress(RuntimeError):  # else the next kernel, which cannot help it, raises this error
+        torch.zeros(1, device="cuda")
+
+
+def _unlock_pages(place: int) -> None:
+    torch.cuda.synchronize()  # copies may be under way
+    torch.cuda.cudart().cudaHostUnregister(place)
 
 
 def _shots(index: Index, eligible: Eligible) -> NDArray[np.int64]:

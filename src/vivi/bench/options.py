@@ -33,8 +33,8 @@ class BenchOptions:
         whole = (1, 10**6)
         check_ranges(self, {"measure": whole, "rounds": whole, "warm_up": whole, "peer_batch": (2, 10**6)})
         check_ranges(self, {"peer_seconds": (0.1, 10**5)})
-        _check_file("--json", self.json)
-        _check_file("--lock", self.lock)
+        check_file("--json", self.json)
+        check_file("--lock", self.lock)
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class LoaderOptions:
 
     def check(self) -> None:
         check_ranges(self, {"measure": (1, 10**6)})
-        _check_file("--json", self.json)
+        check_file("--json", self.json)
 
 
-def _check_file(flag: str, path: Path | None) -> None:
+def check_file(flag: str, path: Path | None) -> None:
     """Raises, before anything is measured, where a file cannot be written."""
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         raise UserError(

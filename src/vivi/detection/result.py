@@ -29,6 +29,7 @@ class DetectorRun:
     precision: Precision
     lr: float  # that it ended with
     restarts: tuple[str, ...] = ()  # why the learning rate was halved, each time
+    notes: tuple[str, ...] = ()  # images of which nothing could be seen
     seconds: float = 0.0
 
 
@@ -69,7 +70,7 @@ class DetectionResult:
 def read_detection(content: dict[str, Any]) -> DetectionResult:
     """From the JSON of a file; a ValueError, KeyError or TypeError says what is wrong with it."""
     found = {name: value for name, value in content.items() if name != "format"}
-    runs = tuple(map(_run, content["runs"]))
+    runs = tuple(map(read_run, content["runs"]))
     result = DetectionResult(**{**found, "runs": runs, "notes": tuple(content["notes"])})
     texts = (result.encoder, result.set, result.schedule, result.picture, result.encoder_checksum, *result.notes)
     if not runs or not all(isinstance(text, str) for text in texts) or not result.encoder or not result.set:
@@ -79,9 +80,13 @@ def read_detection(content: dict[str, Any]) -> DetectionResult:
     return result
 
 
-def _run(content: dict[str, Any]) -> DetectorRun:
+def read_run(content: dict[str, Any]) -> DetectorRun:
+    """The same of one run; what else is in the file is left aside."""
     precision = Precision(**content["precision"])
     values = [getattr(precision, part.name) for part in fields(Precision)]
     if None in values[:3] or not all(value is None or 0 <= value <= 1 for value in values):
         raise ValueError("average precisions must be between 0 and 1")
-    return DetectorRun(**{**content, "precision": precision, "restarts": tuple(content["restarts"])})
+    restarts, notes = (tuple(map(str, content[name])) for name in ("restarts", "notes"))
+    return DetectorRun(
+        int(content["seed"]), precision, float(content["lr"]), restarts, notes, float(content["seconds"])
+    )

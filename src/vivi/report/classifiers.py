@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from vivi.report.board_html import file_links, scroll, table_cell
-from vivi.report.boards import one_digit
-from vivi.report.tables import FORMATS, Entry, Sheet, comma_separated, exact, latex, markdown, number
-from vivi.storage import write_atomically
+from vivi.report.board_html import file_links, table_cell
+from vivi.report.sections import (
+    first_of_each,
+    is_best,
+    row_html,
+    table_html,
+    unequal,
+    warnings_html,
+    write_sheet,
+)
+from vivi.report.tables import Entry, Sheet, comma_separated, exact, number
 from vivi.transfer.results import Result
 
 TITLE = "Classifiers"
 HEAD = ("Model", "Test set", "Top-1", "Top-5", "Images")
-FILES = tuple(f"classifiers.{suffix}" for suffix in FORMATS)
 
 
 def pick_classifiers(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
     """The results of classifiers, by test set, the best first; and a line for each that is there twice."""
-    found: dict[tuple[str, str], Result] = {}
-    problems = []
-    for result in results:
-        if result.benchmark != "classifier":
-            continue
-        if (result.encoder, result.task) in found:
-            problems.append(
-                f"the classifier of {result.encoder} on {result.task} is there twice; the first file by name counts"
-            )
-        found.setdefault((result.encoder, result.task), result)
-    return sorted(found.values(), key=lambda r: (r.title, r.task, -r.score.median, r.encoder)), problems
+    found, problems = first_of_each(
+        [result for result in results if result.benchmark == "classifier"],
+        lambda result: (result.encoder, result.task),
+        lambda result: f"the classifier of {result.encoder} on {result.task}",
+    )
+    return sorted(found, key=lambda r: (r.title, r.task, -r.score.median, r.encoder)), problems
 
 
 def write_classifiers(results: Sequence[Result], folder: Path) -> list[Path]:
     """Writes the table in every format."""
-    folder.mkdir(parents=True, exist_ok=True)
-    sheet = classifiers_sheet(results)
-    paths = [folder / file for file in FILES]
-    for path, content in zip(paths, (classifiers_csv(results), markdown(sheet), latex(sheet)), strict=True):
-        write_atomically(path, content.encode("utf-8", "replace"), sync=False)
-    return paths
+    return write_sheet("classifiers", classifiers_csv(results), classifiers_sheet(results), folder)
 
 
 def classifiers_csv(results: Sequence[Result]) -> str:
@@ -80,16 +75,11 @@ def classifiers_html(results: Sequence[Result], files: Sequence[Path]) -> str:
             *tops,
             table_cell(f"{_images(result):,}", unreadable, title="; ".join(result.notes)),
         ]
-        return f'<tr><th scope="row"><bdi>{escape(result.encoder)}</bdi></th>{"".join(cells)}</tr>'
+        return row_html(result.encoder, cells)
 
-    head = "".join(f'<th scope="col">{name}</th>' for name in HEAD)
-    table = (
-        f'<table class="results means"><caption><span>{_about(results)}. Best in bold.</span></caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(map(line, results))}</tbody></table>"
-    )
-    said = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in _warnings(results))
-    return f"""<div class="board">{said}
-<div class="card"><h3>Top-1 and top-5 {file_links(files)}</h3>{scroll(TITLE, table)}</div></div>"""
+    table = table_html(TITLE, f"{_about(results)}. Best in bold.", HEAD, "".join(map(line, results)), "")
+    return f"""<div class="board">{warnings_html(_warnings(results))}
+<div class="card"><h3>Top-1 and top-5 {file_links(files)}</h3>{table}</div></div>"""
 
 
 def _about(results: Sequence[Result]) -> str:
@@ -98,21 +88,14 @@ def _about(results: Sequence[Result]) -> str:
 
 
 def _warnings(results: Sequence[Result]) -> list[str]:
-    checksums: dict[str, set[str]] = defaultdict(set)
-    for result in results:
-        checksums[result.title].add(result.data_checksum)
-    different = [title for title, found in checksums.items() if len(found) > 1]
+    different = unequal((result.title, result.data_checksum) for result in results)
     return [f"On {title}, the classifiers were not tested on the same images." for title in different]
 
 
 def _bests(result: Result, results: Sequence[Result]) -> list[bool]:
     """Whether its top-1 and its top-5 are the highest, as printed, of several on its test set."""
     rivals = [_tops(other) for other in results if other.task == result.task]
-    printed = [[one_digit(top) for top in column if top is not None] for column in zip(*rivals, strict=True)]
-    return [
-        top is not None and len(column) > 1 and one_digit(top) == max(column)
-        for top, column in zip(_tops(result), printed, strict=True)
-    ]
+    return [is_best(top, column) for top, column in zip(_tops(result), zip(*rivals, strict=True), strict=True)]
 
 
 def _tops(result: Result) -> tuple[float, float | None]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 PAPER_BARS = ("Ex-ImageNet", "Ex-YT-F", "Ex-YT-S", "VIVI-Ex(4)", "VIVI-Ex(4)-Big")
 MAX_BARS = 12
 _NAME = 34  # characters of a name that have room
-_WIDTH = 6.4  # inches
-_LEGEND = 0.2  # inches of a line of the legend
+WIDTH = 6.4  # inches
+LEGEND = 0.2  # inches of a line of the legend
 _DPI = 160
 
 
@@ -94,9 +94,9 @@ def draw_groups(board: Board, folder: Path) -> Picture | None:
         return None
     means = [[mean(row, chosen) or Mean(0, 0) for _, chosen in places] for row in rows]
     labels = [f"{title}\n{len(chosen)} task{'s' * (len(chosen) != 1)}" for title, chosen in places]
-    width = min(max(_WIDTH, 1.2 + 0.17 * len(rows) * len(places)), 2 * _WIDTH)
-    lines = -(-len(rows) // _across([_short(row.name, 30) for row in rows], width))
-    size = (width, 3.2 + _LEGEND * lines)
+    width = min(max(WIDTH, 1.2 + 0.17 * len(rows) * len(places)), 2 * WIDTH)
+    lines = -(-len(rows) // legend_columns([short(row.name, 30) for row in rows], width))
+    size = (width, 3.2 + LEGEND * lines)
 
     def draw(figure: Figure, theme: Theme) -> None:
         _bars(figure, theme, board, rows, labels, means, lines)
@@ -109,7 +109,7 @@ def draw_groups(board: Board, folder: Path) -> Picture | None:
     if left_out:
         caption += f" Not drawn: {left_out} of the rows above."
     alt = f"Bar chart of mean accuracy by group. {places[0][0]}: {words}."
-    return _write(folder, f"{board.slug}-groups", size, draw, caption, alt)
+    return write_picture(folder, f"{board.slug}-groups", size, draw, caption, alt)
 
 
 def bar_rows(board: Board) -> list[Row]:
@@ -128,10 +128,10 @@ def draw_differences(board: Board, first: Row, second: Row, folder: Path) -> Pic
         return None
     gains = [(first.cells[column.task].value - second.cells[column.task].value, column) for column in shared]
     gains.sort(key=lambda gain: gain[0])
-    size = (_WIDTH, 1.15 + 0.235 * len(gains))
+    size = (WIDTH, 1.15 + 0.235 * len(gains))
 
     def draw(figure: Figure, theme: Theme) -> None:
-        axes = _axes(figure, theme, left=1.35, right=0.35, top=0.62, bottom=0.42)
+        axes = bare_axes(figure, theme, left=1.35, right=0.35, top=0.62, bottom=0.42)
         colours = [theme.groups[column.group] for _, column in gains]
         places = range(len(gains))
         axes.barh(places, [gain for gain, _ in gains], color=colours, height=0.72, zorder=2)
@@ -143,18 +143,20 @@ def draw_differences(board: Board, first: Row, second: Row, folder: Path) -> Pic
             style = {"textcoords": "offset points", "va": "center", "ha": side, "fontsize": 7.5, "color": theme.muted}
             axes.annotate(signed(gain), (gain, place), (shift, 0), **style)  # type: ignore[arg-type]
         axes.axvline(0, color=theme.muted, linewidth=0.8, zorder=3)
-        axes.set_yticks(places, [_short(column.title, 22) for _, column in gains], parse_math=False)
+        axes.set_yticks(places, [short(column.title, 22) for _, column in gains], parse_math=False)
         axes.set_ylim(-0.6, len(gains) - 0.4)
         axes.grid(axis="x", color=theme.line, linewidth=0.8, zorder=0)
         axes.set_xlabel("difference in accuracy (points)", fontsize=8.5, color=theme.muted)
-        _title(figure, theme, f"{_short(first.name)}  minus  {_short(second.name)}")
+        put_title(figure, theme, f"{short(first.name)}  minus  {short(second.name)}")
         groups = [group for group in board.groups if any(column.group == group for _, column in gains)]
-        _legend(figure, theme, [GROUP_TITLES[g] for g in groups], [theme.groups[g] for g in groups])
+        put_legend(figure, theme, [GROUP_TITLES[g] for g in groups], [theme.groups[g] for g in groups])
 
     better = sum(gain > 0 for gain, _ in gains)
     caption = f"{first.name} minus {second.name} on the {_tasks(len(gains))} that both have: better on {better}."
     ends = f"from {signed(gains[0][0])} on {gains[0][1].title} to {signed(gains[-1][0])} on {gains[-1][1].title}"
-    return _write(folder, f"{board.slug}-differences", size, draw, caption, f"Sorted bars of differences, {ends}.")
+    return write_picture(
+        folder, f"{board.slug}-differences", size, draw, caption, f"Sorted bars of differences, {ends}."
+    )
 
 
 def _bars(
@@ -166,7 +168,7 @@ def _bars(
     means: list[list[Mean]],
     lines: int,
 ) -> None:
-    axes = _axes(figure, theme, left=0.5, right=0.1, top=0.45 + _LEGEND * lines, bottom=0.5)
+    axes = bare_axes(figure, theme, left=0.5, right=0.1, top=0.45 + LEGEND * lines, bottom=0.5)
     colours = _colours(theme, [row is board.baseline for row in rows])
     width = 0.84 / len(rows)
     for turn, found in enumerate(means):
@@ -184,11 +186,11 @@ def _bars(
     axes.set_ylim(0, min(112, 1.13 * max(max(m.value, m.high or 0) for found in means for m in found) + 1))
     axes.grid(axis="y", color=theme.line, linewidth=0.8, zorder=0)
     axes.set_ylabel("accuracy (%)", fontsize=8.5, color=theme.muted)
-    _title(figure, theme, board.label)
-    _legend(figure, theme, [_short(row.name, 30) for row in rows], colours)
+    put_title(figure, theme, board.label)
+    put_legend(figure, theme, [short(row.name, 30) for row in rows], colours)
 
 
-def _axes(figure: Figure, theme: Theme, left: float, right: float, top: float, bottom: float) -> Axes:
+def bare_axes(figure: Figure, theme: Theme, left: float, right: float, top: float, bottom: float) -> Axes:
     """Axes with margins in inches: several times faster than to let matplotlib find them."""
     width, height = figure.get_size_inches()
     box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
@@ -200,24 +202,24 @@ def _axes(figure: Figure, theme: Theme, left: float, right: float, top: float, b
     return axes
 
 
-def _title(figure: Figure, theme: Theme, text: str) -> None:
+def put_title(figure: Figure, theme: Theme, text: str) -> None:
     width, height = figure.get_size_inches()
     figure.text(
         0.1 / width, 1 - 0.1 / height, text, ha="left", va="top", fontsize=10.5, fontweight="bold", color=theme.text
     ).set_parse_math(False)
 
 
-def _across(names: Sequence[str], width: float) -> int:
+def legend_columns(names: Sequence[str], width: float) -> int:
     """How many columns the legend has room for."""
     column = 0.4 + 0.068 * max(map(len, names))  # inches of the longest
     return max(1, min(len(names), int((width - 0.1) / column)))
 
 
-def _legend(figure: Figure, theme: Theme, names: Sequence[str], colours: Sequence[str]) -> None:
+def put_legend(figure: Figure, theme: Theme, names: Sequence[str], colours: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
     width, height = figure.get_size_inches()
-    across = _across(names, width)
+    across = legend_columns(names, width)
     # Matplotlib fills column by column; one reads line by line.
     order = [place for column in range(across) for place in range(column, len(names), across)]
     # Names are set afterwards: a label that begins with _ would be left out, and $ would be read as mathematics.
@@ -249,7 +251,7 @@ def _colours(theme: Theme, baseline: Sequence[bool]) -> list[str]:
     return [theme.baseline if grey else next(shades) for grey in baseline]
 
 
-def _write(
+def write_picture(
     folder: Path, name: str, size: tuple[float, float], draw: Callable[[Figure, Theme], None], caption: str, alt: str
 ) -> Picture:
     """Draws in both themes."""
@@ -273,6 +275,6 @@ def _tasks(count: int) -> str:
     return f"{count} tasks" if count != 1 else "one task"
 
 
-def _short(name: str, most: int = _NAME) -> str:
+def short(name: str, most: int = _NAME) -> str:
     name = " ".join(name.split())
     return name if len(name) <= most else f"{name[: most - 1]}…"

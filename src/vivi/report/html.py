@@ -8,17 +8,21 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
+from vivi.detection.result import DetectionResult
 from vivi.inspect.content import Strip
 from vivi.inspect.html import VIEWER, film_strip_html
 from vivi.inspect.style import SCRIPT as STRIPS_SCRIPT
 from vivi.pages import Section, document
+from vivi.report import classifiers, detection, robust
 from vivi.report.board_html import BoardView, badges, board_body, listed
 from vivi.report.boards import Board, comparable, difference, leader, mean, one_digit, shared_tasks
-from vivi.report.classifiers import TITLE, classifiers_html
+from vivi.report.detection import DetectionView
 from vivi.report.neighbours import NeighbourSheet
 from vivi.report.paper import OtherTable
+from vivi.report.robust import RobustView, percent
 from vivi.report.style import SCRIPT, STYLE
 from vivi.report.tables import number, signed
+from vivi.robust.result import RobustResult
 from vivi.transfer.results import Result
 from vivi.transfer.tasks import VTAB
 
@@ -42,6 +46,8 @@ class Content:
     views: Sequence[BoardView]
     classifiers: Sequence[Result] = ()
     classifier_files: Sequence[Path] = ()
+    robust: RobustView | None = None
+    detection: DetectionView | None = None
     problems: Sequence[str] = ()
     others: Sequence[OtherTable] = ()
     runs: Sequence[ShownRun] = ()
@@ -61,7 +67,7 @@ class Content:
     @property
     def has_own(self) -> bool:
         """Whether there is more than the paper's numbers."""
-        return bool(self.ours or self.classifiers)
+        return bool(self.ours or self.classifiers or self.robust or self.detection)
 
 
 def render(content: Content) -> str:
@@ -88,8 +94,12 @@ def _boards(content: Content) -> list[Section]:
         for view in (content.ours if content.has_own else content.paper_only)
     ]
     if content.classifiers:
-        html = classifiers_html(content.classifiers, content.classifier_files)
-        sections.append(_section("classifiers", TITLE, html))
+        html = classifiers.classifiers_html(content.classifiers, content.classifier_files)
+        sections.append(_section("classifiers", classifiers.TITLE, html))
+    if content.robust:
+        sections.append(_section("robust", robust.TITLE, robust.robust_html(content.robust)))
+    if content.detection:
+        sections.append(_section("detection", detection.TITLE, detection.detection_html(content.detection)))
     if content.has_own and content.paper_only:
         folds = "".join(_fold(view.board.title, board_body(view)) for view in content.paper_only)
         sections.append(_section("paper", "The paper’s results", folds))
@@ -120,7 +130,14 @@ def _fold(title: str, html: str) -> str:
 def _question(content: Content) -> str:
     if content.ours:
         return "How well do they transfer?"
-    return "How well do they classify?" if content.classifiers else "The paper’s results"
+    kinds = (bool(content.classifiers), bool(content.robust), bool(content.detection))
+    return {
+        (False, False, False): "The paper’s results",
+        (True, False, False): "How well do they classify?",
+        (False, True, False): "How robust are they?",
+        (True, True, False): "How well do they classify, and how robustly?",
+        (False, False, True): "How well do they detect?",
+    }.get(kinds, "How well do they transfer?")
 
 
 def _lead(content: Content) -> str:
@@ -129,9 +146,29 @@ def _lead(content: Content) -> str:
             f"There are no results in <bdi>{escape(str(content.results))}</bdi> yet. These are the numbers that the "
             "paper prints: test accuracies in percent on VTAB’s 19 tasks, of encoders fine-tuned on each."
         )
-    if not content.ours:
-        models = {result.encoder for result in content.classifiers}
-        return f"{_plural(len(models), 'classifier')}. A number is a test accuracy in percent."
+    said = [_boards_lead(content)] if content.ours else []
+    if content.classifiers and not content.ours:
+        named = {result.encoder for result in content.classifiers}
+        said.append(f"{_plural(len(named), 'classifier')}. A number is a test accuracy in percent.")
+    if content.robust:
+        models, sets = _names(content.robust.results)
+        said.append(
+            f"{_plural(models, 'model')} on {_plural(sets, 'set')} of neighbouring frames of videos: how often they "
+            "are right on a frame, and on it and all frames around it."
+        )
+    if content.detection:
+        models, sets = _names(content.detection.results)
+        backbones = "encoder as the backbone of a detector" if models == 1 else "encoders as backbones of detectors"
+        said.append(f"{models:,} {backbones}, on {_plural(sets, 'set')}: average precision in percent.")
+    return " ".join(said)
+
+
+def _names(results: Sequence[RobustResult] | Sequence[DetectionResult]) -> tuple[int, int]:
+    """How many models and how many sets there are."""
+    return len({result.encoder for result in results}), len({result.set for result in results})
+
+
+def _boards_lead(content: Content) -> str:
     boards = [view.board for view in content.ours]
     encoders = {row.name for board in boards for row in board.rows}
     tasks = {column.task for board in boards for column in board.columns}
@@ -169,38 +206,70 @@ def _problems(problems: Sequence[str]) -> str:
     return f'<details{is_open}>{summary}<ul class="problems">{items}</ul></details>'
 
 
+@dataclass(frozen=True)
+class Tile:
+    """A number in large type; the note is HTML."""
+
+    label: str
+    value: str
+    note: str = ""
+    kind: str = ""  # up or down, for its colour
+
+
 def _tiles(content: Content) -> str:
-    if not content.views or (content.has_own and not content.ours):
-        return ""
-    board = (content.ours or content.paper_only)[0].board
+    tiles = _board_tiles(content) if content.ours or not content.has_own else _other_tiles(content)
+    shown = "".join(
+        f'<div><dt>{tile.label}</dt><dd class="value {tile.kind}">{tile.value}</dd>'
+        f'<dd class="note">{tile.note}</dd></div>'
+        for tile in tiles
+    )
+    return f'<dl class="totals">{shown}</dl>' if tiles else ""
+
+
+def _other_tiles(content: Content) -> list[Tile]:
+    """Of what is not on a board: the best of the first set."""
     tiles = []
+    if content.robust:
+        first = content.robust.results[0]
+        on_set = f"<bdi>{escape(first.encoder)}</bdi> · {escape(first.set)}"
+        strict = " · missing frames as wrong" if first.curve.missing else ""
+        tiles.append(Tile(f"Best PM-{first.farthest}", number(percent(first.curve.strict[-1])), on_set + strict))
+        models, sets = _names(content.robust.results)
+        tiles.append(Tile("Models", f"{models}", f"on {_plural(sets, 'set')} of frames"))
+    if content.detection:
+        best = content.detection.results[0]
+        on_set = f"<bdi>{escape(best.encoder)}</bdi> · {escape(best.set)} · {escape(best.schedule)} schedule"
+        tiles.append(Tile("Best AP", number(100 * best.median.ap), on_set))
+        models, sets = _names(content.detection.results)
+        tiles.append(Tile("Encoders", f"{models}", f"as detectors on {_plural(sets, 'set')}"))
+    return tiles
+
+
+def _board_tiles(content: Content) -> list[Tile]:
+    if not content.views:
+        return []
+    board = (content.ours or content.paper_only)[0].board
+    tiles: list[Tile] = []
     best, winner, where = leader(board, with_baseline=True), leader(board), escape(board.label)
     shared = shared_tasks(comparable(board.shown, board.counted), board.counted)
     if best and (found := mean(best, shared)):
         over = f" · {found.tasks} of {board.total} tasks" if found.tasks < board.total else ""
-        tiles.append(("Best mean", number(found.value), f"<bdi>{escape(best.name)}</bdi> · {where}{over}", ""))
+        tiles.append(Tile("Best mean", number(found.value), f"<bdi>{escape(best.name)}</bdi> · {where}{over}"))
     if winner and board.baseline and (gain := difference(winner, board.baseline, shared)):
         kind = "up" if one_digit(gain.value) > 0 else "down" if one_digit(gain.value) < 0 else ""
         over = f"points, <bdi>{escape(winner.name)}</bdi> over <bdi>{escape(board.baseline.name)}</bdi>"
         over += f", on {_plural(gain.tasks, 'task')}" if gain.tasks < len(shared) else ""
-        tiles.append(("Gain over the baseline", signed(gain.value), over, kind))
+        tiles.append(Tile("Gain over the baseline", signed(gain.value), over, kind))
     boards = [view.board for view in content.ours or content.paper_only]
     rows = {row.name for each in boards for row in each.shown}
     tasks = {column.task for each in boards for column in each.columns}
     vtab = len(tasks & _VTAB)
     own = f"{len(tasks) - vtab} of your own"
     note = own if not vtab else f"{vtab} of VTAB’s {len(VTAB)}" + (f", {own}" if vtab < len(tasks) else "")
-    tiles.append(("Encoders" if content.ours else "Methods", f"{len(rows)}", "", ""))
-    tiles.append(("Tasks", f"{len(tasks)}", note, ""))
-    tiles.append(("Boards", f"{len(boards)}", ", ".join(sorted({_short_kind(each) for each in boards})), ""))
-    return (
-        '<dl class="totals">'
-        + "".join(
-            f'<div><dt>{label}</dt><dd class="value {kind}">{value}</dd><dd class="note">{note}</dd></div>'
-            for label, value, note, kind in tiles
-        )
-        + "</dl>"
-    )
+    tiles.append(Tile("Encoders" if content.ours else "Methods", f"{len(rows)}"))
+    tiles.append(Tile("Tasks", f"{len(tasks)}", note))
+    tiles.append(Tile("Boards", f"{len(boards)}", ", ".join(sorted({_short_kind(each) for each in boards}))))
+    return tiles
 
 
 def _short_kind(board: Board) -> str:

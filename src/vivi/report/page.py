@@ -1,6 +1,6 @@
 """vivi report: results as one page and as files, to be opened from the disk without a server or a network.
 
-    results/*.json ──▶ boards ──▶ out/tables/, out/figures/ ──▶ out/index.html
+    results/*.json ──▶ boards and sections ──▶ out/tables/, out/figures/, out/pictures/ ──▶ out/index.html
     the paper's CSVs ──┘      runs, a corpus, encoders ──▶ out/runs/, out/frames/, out/neighbours/
 
 index.html is replaced last and in one step; then the files of boards that are no more are removed.
@@ -11,60 +11,74 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.compute as pc
 from rich.console import Console
 
+from vivi.detection.result import DetectionResult
 from vivi.errors import UserError
 from vivi.inspect.content import Strip, choose_videos, film_strip
 from vivi.inspect.page import damaged_shards_named, remove_stale_thumbnails
 from vivi.pages import check_free, unwritable_named
+from vivi.report import detection, robust
 from vivi.report.board_html import BoardView
 from vivi.report.boards import Board, Row, leader, make_boards
-from vivi.report.classifiers import FILES, pick_classifiers, write_classifiers
+from vivi.report.classifiers import pick_classifiers, write_classifiers
 from vivi.report.figures import draw_differences, draw_groups
 from vivi.report.html import Content, ShownRun, render
 from vivi.report.neighbours import NeighbourSheet, draw_neighbours
 from vivi.report.options import ReportOptions
 from vivi.report.paper import other_tables, paper_rows
+from vivi.report.sections import PICTURES, Copied
 from vivi.report.tables import write_tables
+from vivi.robust.result import RobustResult
 from vivi.storage import write_atomically
 from vivi.transfer.names import plain
-from vivi.transfer.results import read_results
+from vivi.transfer.results import AnyResult, Result, read_all
 from vivi.video.corpus import Corpus
 
 STRIPS = 4
 PAPER_COMPARE = ("VIVI-Ex(4)", "Ex-ImageNet")
 _PICTURES = {"curves.png": "Curves", "augmented.png": "Augmented frames"}
-_OURS = re.compile(r"(vtab|knn|linear)-(v1|v2|full)(-quick)?-(summary|tasks|groups|differences)(-dark)?\.\w+")
+_OURS = re.compile(
+    r"(vtab|knn|linear)-(v1|v2|full)(-quick)?-(summary|tasks|groups|differences)(-dark)?\.\w+"
+    r"|(classifiers|robust|robust-curves|detection)\.(csv|md|tex)|robust-\d+[-a-z0-9]*\.png"
+)
+_COPIES = re.compile(r"(robust|detection)-\d+[-a-z0-9]*\.png")
 
 
 def write_report(results: Path, out: Path, options: ReportOptions, console: Console) -> Path:
     """Writes the page of a folder of results into the folder `out` and returns its index.html."""
-    found, problems = read_results(results)
+    found, problems = read_all(results)
     if not found and not options.paper:
         raise UserError(f"there are no results in {results}; vivi evaluate writes them into its --out")
-    classifiers, doubles = pick_classifiers(found)
-    transfers = [result for result in found if result.benchmark != "classifier"]
-    boards, more_doubles = make_boards(transfers, options.paper, options.baseline)
-    problems += doubles + more_doubles
+    picked = _pick(found)
+    boards, doubles = make_boards(picked.transfers, options.paper, options.baseline)
+    problems += [*picked.doubles, *doubles]
     _check(options, boards)
     index = check_free(out, "vivi report")
-    for problem in problems:
-        console.print(f"skipped: {problem}", soft_wrap=True, markup=False, highlight=False)
     with unwritable_named(out):
         out.mkdir(parents=True, exist_ok=True)
+        frames, no_sheets = robust.write_robust(picked.robust, results, out, options.paper)
+        boxes, no_boxes = detection.write_detection(picked.detection, results, out, options.paper)
+        problems += [*no_sheets, *no_boxes]
+        for problem in problems:
+            console.print(f"skipped: {problem}", soft_wrap=True, markup=False, highlight=False)
         views = [_view(board, options, out) for board in boards]
+        elsewhere = ["vid_robust"] * bool(frames and frames.paper) + ["coco_ap"] * bool(boxes and boxes.paper)
         corpus = Corpus(options.corpus) if options.corpus else None
         strips = _strips(corpus, out / "frames") if corpus else []
         content = Content(
             results=results,
             views=views,
-            classifiers=classifiers,
-            classifier_files=write_classifiers(classifiers, out / "tables") if classifiers else (),
+            classifiers=picked.classifiers,
+            classifier_files=write_classifiers(picked.classifiers, out / "tables") if picked.classifiers else (),
+            robust=frames,
+            detection=boxes,
             problems=problems,
-            others=other_tables() if options.paper else (),
+            others=other_tables(without=elsewhere) if options.paper else (),
             runs=[_run(run, number, out) for number, run in enumerate(options.runs, start=1)],
             corpus=options.corpus,
             strips=strips,
@@ -72,9 +86,29 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
             neighbours=_neighbours(options, out / "neighbours"),
         )
         write_atomically(index, render(content).encode("utf-8", "replace"))
-        _remove_stale(out, views, content.classifier_files)
+        _remove_stale(out, content)
         remove_stale_thumbnails(out / "frames", strips)
     return index
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The results by the section they belong to, and a line for each that is there twice."""
+
+    transfers: list[Result]
+    classifiers: list[Result]
+    robust: list[RobustResult]
+    detection: list[DetectionResult]
+    doubles: list[str]
+
+
+def _pick(found: Sequence[AnyResult]) -> Picked:
+    accuracies = [result for result in found if isinstance(result, Result)]
+    classifiers, twice = pick_classifiers(accuracies)
+    frames, frames_twice = robust.pick_robust([result for result in found if isinstance(result, RobustResult)])
+    boxes, boxes_twice = detection.pick_detection([r for r in found if isinstance(r, DetectionResult)])
+    transfers = [result for result in accuracies if result.benchmark != "classifier"]
+    return Picked(transfers, classifiers, frames, boxes, [*twice, *frames_twice, *boxes_twice])
 
 
 def _check(options: ReportOptions, boards: Sequence[Board]) -> None:
@@ -173,13 +207,26 @@ def _neighbours(options: ReportOptions, folder: Path) -> list[NeighbourSheet]:
     return sheets
 
 
-def _remove_stale(out: Path, views: Sequence[BoardView], classifiers: Sequence[Path]) -> None:
-    """Removes tables and figures of an earlier page; what others put into the folders stays."""
-    wanted = {path.name for view in views for paths in view.tables.values() for path in paths}
-    wanted |= {path.name for path in classifiers}
-    pictures = [picture for view in views for picture in (view.groups, view.differences) if picture]
-    wanted |= {file for picture in pictures for file in (picture.file, picture.dark)}
+def _remove_stale(out: Path, content: Content) -> None:
+    """Removes tables, figures and pictures of an earlier page; what others put into the folders stays."""
+    wanted = {path.name for view in content.views for paths in view.tables.values() for path in paths}
+    wanted |= {path.name for path in content.classifier_files}
+    drawn = [picture for view in content.views for picture in (view.groups, view.differences) if picture]
+    copied: list[Copied] = []
+    if content.robust:
+        wanted |= {path.name for path in (*content.robust.tables, content.robust.curves)}
+        drawn += content.robust.figures
+        copied += content.robust.pictures
+    if content.detection:
+        wanted |= {path.name for path in content.detection.tables}
+        copied += content.detection.pictures
+    wanted |= {file for picture in drawn for file in (picture.file, picture.dark)}
     for folder in (out / "tables", out / "figures"):
-        for path in folder.glob("*"):
-            if (_OURS.fullmatch(path.name) or path.name in FILES) and path.name not in wanted:
-                path.unlink(missing_ok=True)
+        _keep(folder, _OURS, wanted)
+    _keep(out / PICTURES, _COPIES, {Path(picture.path).name for picture in copied})
+
+
+def _keep(folder: Path, ours: re.Pattern[str], wanted: set[str]) -> None:
+    for path in folder.glob("*"):
+        if ours.fullmatch(path.name) and path.name not in wanted:
+            path.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -32,6 +33,25 @@ class Summary:
     mean: float
     groups: dict[str, float]
     difference: float | None = None
+
+
+@dataclass(frozen=True)
+class PaperShare:
+    """An accuracy and its interval."""
+
+    accuracy: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PaperRobust:
+    """A row of the paper's table of ImageNet-Vid-Robust: on anchors, on the worst of the frames around, the drop."""
+
+    model: str
+    anchors: PaperShare
+    perturbed: PaperShare
+    drop: float
 
 
 @dataclass(frozen=True)
@@ -65,21 +85,34 @@ def summary_rows(name: Literal["table1", "table1_v2", "groups_v2"]) -> list[Summ
     ]
 
 
-def other_tables() -> list[OtherTable]:
-    """AutoAugment, object detection and robustness to neighbouring frames."""
+def robust_rows() -> list[PaperRobust]:
+    """Robustness on ImageNet-Vid-Robust, as printed."""
+
+    def share(line: dict[str, str], kind: str) -> PaperShare:
+        names = (f"accuracy_{kind}", f"{kind}_low", f"{kind}_high")
+        return PaperShare(*(float(line[name]) for name in names))
+
+    return [
+        PaperRobust(line["model"], share(line, "original"), share(line, "perturbed"), float(line["drop"]))
+        for line in _read("vid_robust")
+    ]
+
+
+def detection_rows() -> list[tuple[str, float]]:
+    """The pre-training of RetinaNet's backbone, and AP on COCO 2017, as printed."""
+    return [(line["backbone_pretraining"], float(line["ap"])) for line in _read("coco_ap")]
+
+
+def other_tables(without: Collection[str] = ()) -> list[OtherTable]:
+    """AutoAugment, object detection and robustness to neighbouring frames; `without` those shown elsewhere."""
     augmentation = _read("autoaugment")
     methods = [name for name in augmentation[0] if name != "augmentation"]
     names = {"inception": "Inception", "autoaugment": "AutoAugment"}
-    robust = [
-        (
-            line["model"],
-            f"{line['accuracy_original']} [{line['original_low']}, {line['original_high']}]",
-            f"{line['accuracy_perturbed']} [{line['perturbed_low']}, {line['perturbed_high']}]",
-            line["drop"],
-        )
-        for line in _read("vid_robust")
-    ]
-    return [
+
+    def bracketed(share: PaperShare) -> str:
+        return f"{share.accuracy:.1f} [{share.low:.1f}, {share.high:.1f}]"
+
+    tables = [
         OtherTable(
             "autoaugment",
             "Frames augmented as for Inception, or by AutoAugment: VTAB Version 1 mean with 1000 examples",
@@ -90,16 +123,20 @@ def other_tables() -> list[OtherTable]:
             "coco_ap",
             "Object detection: RetinaNet on COCO 2017, by the pre-training of its backbone; median of 3 runs",
             ("Backbone", "AP"),
-            tuple((line["backbone_pretraining"], line["ap"]) for line in _read("coco_ap")),
+            tuple((backbone, f"{ap:.1f}") for backbone, ap in detection_rows()),
         ),
         OtherTable(
             "vid_robust",
             "ImageNet-Vid-Robust: accuracy on anchor frames, on the worst of the 20 frames around each, and how much "
             "is lost (less is better); in brackets Clopper–Pearson intervals",
             ("Model", "Original", "Perturbed", "Lost"),
-            tuple(robust),
+            tuple(
+                (row.model, bracketed(row.anchors), bracketed(row.perturbed), f"{row.drop:.1f}")
+                for row in robust_rows()
+            ),
         ),
     ]
+    return [table for table in tables if table.name not in without]
 
 
 @cache

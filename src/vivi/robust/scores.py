@@ -6,6 +6,7 @@ are predicted right, pm-k the share for which the anchor and all its neighbours 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -28,7 +29,7 @@ class Interval:
 
     @property
     def share(self) -> float:
-        return self.right / self.n
+        return self.right / self.n if self.n else math.nan
 
 
 def clopper_pearson(right: int, n: int, confidence: float = CONFIDENCE) -> Interval:
@@ -57,16 +58,23 @@ def project(
     return np.stack(columns, axis=1)
 
 
+def decide(scores: NDArray[np.floating]) -> NDArray[np.integer]:
+    """The class of the highest score in each row (n, classes); of two the first. -1, no class, where a score is not a
+    number or the classifier can name none."""
+    broken = np.isnan(scores).any(axis=1) | (scores.max(axis=1) == -np.inf)
+    return np.where(broken, -1, scores.argmax(axis=1))
+
+
 @dataclass(frozen=True)
 class Anchor:
-    """An anchor and its neighbours, each with how many frames it is away."""
+    """An anchor and its neighbours, each with how many frames it lies after the anchor; before it: less than 0."""
 
     frame: str
     neighbours: tuple[tuple[str, int], ...]
 
     def within(self, k: int) -> list[str]:
         """The anchor and its neighbours at most k frames away."""
-        return [self.frame, *(frame for frame, distance in self.neighbours if distance <= k)]
+        return [self.frame, *(frame for frame, offset in self.neighbours if abs(offset) <= k)]
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,14 @@ class World:
         for tensor, total in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
 
+    def gather_objects(self, value: T) -> list[T]:
+        """The values of all processes, whatever they are."""
+        if self.size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return [one for one in values if one is not None]
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is set anywhere."""
         if self.size == 1:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-import timm
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as vision
 
-from vivi import recipes
 from vivi.batches.images import LabelledImages, find_images, find_test_images
 from vivi.batches.pictures import read_picture
 from vivi.errors import UserError, first_line
 from vivi.machine import available_cores
-from vivi.model.classifier import Classifier, read_classifier, top_k
-from vivi.model.encoder import named_architecture
+from vivi.model.classifier import Classifier, top_k
 from vivi.progress import ProgressLine
 from vivi.storage import StorageError
 from vivi.training.distributed import choose_device
+from vivi.transfer.classifiers import ImageClassifier, Told, has_names, open_classifier
 from vivi.transfer.features import encode
-from vivi.transfer.models import VTAB_SIZE, Model, checksum, load_model, load_weights, read_weights
+from vivi.transfer.models import Model, checksum
 from vivi.transfer.results import Result, Score, read_results, versions, write_result
 from vivi.transfer.settings import Classified
 from vivi.transfer.subject import check_name
@@ -37,6 +37,15 @@ NAMED = 5  # of the images that cannot be read
 
 
 # --- images ---
+
+
+@dataclass(frozen=True)
+class Squares:
+    """A batch of what the network sees."""
+
+    numbers: list[int]  # whose squares they are
+    squares: Tensor  # uint8 (n, 3, size, size)
+    unreadable: list[str]  # a line for each of the batch that cannot be read
 
 
 def central_square(picture: Tensor, size: int) -> Tensor:
@@ -63,21 +72,21 @@ def test_squares(images: LabelledImages, size: int, most: int) -> tuple[Tensor, 
     return torch.cat(squares), torch.cat(labels), lines
 
 
-def _read(images: LabelledImages, chosen: Sequence[int], size: int) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
-    """Batches of squares (n, 3, size, size), their labels (n,), and a line for each image that cannot be read.
+def read_squares(files: Iterable[tuple[int, Path]], size: int) -> Iterator[Squares]:
+    """The central squares of numbered files, in batches and in their order.
 
     Threads: reading and resizing images leaves Python to itself.
     """
     threads = ThreadPoolExecutor(available_cores())
     try:
-        waiting: deque[tuple[Sequence[int], list[Future[Tensor | str]]]] = deque()
-        for start in range(0, len(chosen), BATCH):
-            part = chosen[start : start + BATCH]
-            waiting.append((part, [threads.submit(_read_one, images.path(image), size) for image in part]))
+        waiting: deque[list[tuple[int, Future[Tensor | str]]]] = deque()
+        rest = iter(files)
+        while part := list(itertools.islice(rest, BATCH)):
+            waiting.append([(number, threads.submit(_read_one, path, size)) for number, path in part])
             if len(waiting) > AHEAD:
-                yield _gathered(images, *waiting.popleft(), size)
+                yield _gathered(waiting.popleft(), size)
         while waiting:
-            yield _gathered(images, *waiting.popleft(), size)
+            yield _gathered(waiting.popleft(), size)
     finally:
         threads.shutdown(cancel_futures=True)
 
@@ -90,19 +99,36 @@ def _read_one(path: Path, size: int) -> Tensor | str:
         return f"{str(path)!r}: {first_line(error)}"
 
 
-def _gathered(
-    images: LabelledImages, part: Sequence[int], futures: list[Future[Tensor | str]], size: int
-) -> tuple[Tensor, Tensor, list[str]]:
-    found = [future.result() for future in futures]
-    squares = [square for square in found if isinstance(square, Tensor)]
-    labels = [int(images.labels[image]) for image, one in zip(part, found, strict=True) if isinstance(one, Tensor)]
+def _gathered(part: list[tuple[int, Future[Tensor | str]]], size: int) -> Squares:
+    found = [(number, future.result()) for number, future in part]
+    numbers = [number for number, one in found if isinstance(one, Tensor)]
+    squares = [one for _, one in found if isinstance(one, Tensor)]
     stacked = torch.stack(squares) if squares else torch.empty(0, 3, size, size, dtype=torch.uint8)
-    return stacked, torch.tensor(labels, dtype=torch.int64), [line for line in found if isinstance(line, str)]
+    return Squares(numbers, stacked, [one for _, one in found if isinstance(one, str)])
+
+
+def _read(images: LabelledImages, chosen: Sequence[int], size: int) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
+    """Batches of squares (n, 3, size, size), their labels (n,), and a line for each image that cannot be read."""
+    for batch in read_squares(((image, images.path(image)) for image in chosen), size):
+        labels = [int(images.labels[image]) for image in batch.numbers]
+        yield batch.squares, torch.tensor(labels, dtype=torch.int64), batch.unreadable
 
 
 def _check_some_readable(images: LabelledImages, count: int, unreadable: Sequence[str]) -> None:
     if len(unreadable) == count:
         raise UserError(f"none of {count:,} test images of {images.root} can be read (the first: {unreadable[0]})")
+
+
+def _open(subject: Classified) -> tuple[ImageClassifier, LabelledImages]:
+    """The classifier, and the test images with labels in the order of its classes: of those without names, in the
+    sorted order of the folders."""
+    if has_names(subject.encoder):
+        classifier = open_classifier(subject.encoder, subject.weights, subject.name)
+        assert classifier.classes is not None
+        return classifier, _find(subject.images, classifier.classes)
+    images = _find(subject.images, find_images(subject.images).classes)
+    told = Told(len(images.classes), subject.images)
+    return open_classifier(subject.encoder, subject.weights, subject.name, told), images
 
 
 def _find(source: Path, classes: Sequence[str]) -> LabelledImages:
@@ -139,7 +165,8 @@ def top1_top5(
 def evaluate_classifier(subject: Classified, console: Console, device: str = "auto") -> Result:
     """Tests a classifier on labelled images, and writes the result."""
     place = choose_device(device)
-    model, network, images = _open(subject)
+    classifier, images = _open(subject)
+    model, network = classifier.model, classifier.network
     check_name(model, subject.out)
     _check_images(model.name, subject, images)
     notes = (*images.notes, *_trained_on(subject, images))
@@ -239,61 +266,3 @@ def _title(source: Path) -> str:
     if path.is_file():
         return f"{path.parent.name}-{path.stem}"
     return path.parent.name if path.name in ("val", "validation", "test") else path.name
-
-
-# --- classifiers ---
-
-
-def _open(subject: Classified) -> tuple[Model, nn.Module, LabelledImages]:
-    """The encoder as the other benchmarks know it, the network from its images to logits, and the test images."""
-    kind, _, name = subject.encoder.partition(":")
-    if kind in ("untrained", "ms", "mt-ssl", "ti"):
-        raise UserError(
-            f"{subject.encoder} has no classifier: give --encoder a run that was trained with labels, or timm:NAME"
-        )
-    if kind == "timm":
-        images = _find(subject.images, find_images(subject.images).classes)
-        return *_timm(name, subject, len(images.classes)), images
-    model = load_model(subject.encoder, subject.weights, name=subject.name)
-    run = Path(subject.encoder)
-    classifier = _of_run(run if run.is_dir() else run.parent, model)
-    return model, nn.Sequential(model.backbone, classifier.layer()), _find(subject.images, classifier.classes)
-
-
-def _of_run(run: Path, model: Model) -> Classifier:
-    """The classifier that was trained with the encoder of a run."""
-    classifier = read_classifier(run)
-    features = classifier.weight.shape[1]
-    if features != model.features:
-        raise UserError(
-            f"the classifier of {run} is for {features} features, its encoder has {model.features}: "
-            "take both from the same run"
-        )
-    step, other = (json.loads((run / f"{part}.json").read_bytes()).get("step") for part in ("encoder", "classifier"))
-    if step != other:
-        raise UserError(
-            f"in {run} the encoder is of step {step}, the classifier of step {other}: "
-            "if it is training, try again; if it was stopped, go on with it"
-        )
-    return classifier
-
-
-def _timm(name: str, subject: Classified, classes: int) -> tuple[Model, nn.Module]:
-    """A timm model with the classifier it has; its classes are numbers, in the sorted order of the folders."""
-    architecture = named_architecture(recipes.Encoder(name), VTAB_SIZE)  # says so where timm has no such model
-    config = timm.models.get_pretrained_cfg(architecture.name)
-    size = int(config.input_size[-1]) if config else VTAB_SIZE
-    model = load_model(subject.encoder, subject.weights, size, subject.name)
-    if subject.weights is None:
-        network: nn.Module = timm.create_model(name, pretrained=True)
-        known = int(getattr(network, "num_classes", 0))
-        if known != classes:
-            raise UserError(
-                f"{subject.encoder} knows {known:,} classes, {subject.images} has {classes:,}: "
-                "give the images of all classes that it was trained on"
-            )
-    else:
-        network = timm.create_model(name, num_classes=classes)
-        what = f"{name} with {classes:,} classes, as many as {subject.images} has"
-        load_weights(network, read_weights(subject.weights), subject.weights, what)
-    return model, network.eval()

@@ -1,0 +1,253 @@
+"""vivi evaluate detection: RetinaNet on an encoder, trained and tested on images with boxes, a few times over.
+
+    results/runs/<encoder>/detection-<key>/     one seed: its attempts, and run.json once it is done
+
+The key is a checksum of what the precision depends on, so that a run is done once, and never taken for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from shutil import rmtree
+
+import torch
+from rich.console import Console
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from vivi.detection.batches import test_batches
+from vivi.detection.network import Detector, build_detector
+from vivi.detection.pictures import choose_images, draw_detections
+from vivi.detection.result import DetectionResult, DetectorRun, Precision, read_run
+from vivi.detection.score import Detections, average_precision
+from vivi.detection.sets import open_sets
+from vivi.detection.settings import Detected, Machine, Tuned
+from vivi.detection.train import Job, Trained, train_detector
+from vivi.errors import UserError
+from vivi.progress import ProgressLine
+from vivi.storage import StorageError, write_atomically
+from vivi.training.distributed import World, join_world, said_once
+from vivi.training.stop import StopRequest
+from vivi.transfer.models import Model, load_model
+from vivi.transfer.names import plain
+from vivi.transfer.results import read_all, versions, write_result
+from vivi.transfer.subject import check_name
+
+
+def evaluate_detection(subject: Detected, tuned: Tuned, machine: Machine, console: Console) -> DetectionResult:
+    """Trains and tests detectors, and writes the result; the same call goes on after a stop."""
+    try:
+        with join_world(machine.device) as world:
+            quiet = Console(quiet=True)
+            return _Evaluation(subject, tuned, machine, world, console if world.rank == 0 else quiet).run()
+    except StorageError as error:
+        raise UserError(f"results cannot be written: {error}; the same command goes on") from None
+
+
+class _Evaluation:
+    """All that the runs have in common."""
+
+    def __init__(self, subject: Detected, tuned: Tuned, machine: Machine, world: World, console: Console) -> None:
+        self.subject, self.tuned, self.machine, self.world, self.console = subject, tuned, machine, world, console
+        with said_once():
+            tuned.check()
+            machine.check()
+            self.model = load_model(subject.encoder, subject.weights, name=subject.name)
+            check_name(self.model, subject.out)
+            _check_machine(self.model, tuned, machine, world)
+            self.train, self.test = open_sets(subject.data, subject.train, subject.test)
+            self.settings = {
+                name: value for name, value in asdict(tuned).items() if name not in ("seeds", "schedule")
+            }
+            self.settings |= {"steps": tuned.all_steps, "warmup": tuned.warm_up}
+            checksums = (self.train.fingerprint() + self.test.fingerprint()).encode()
+            self.data_checksum = hashlib.sha256(checksums).hexdigest()
+            self._check_result()
+            self._build()  # says so before any work where this encoder has no maps to detect on
+
+    def run(self) -> DetectionResult:
+        began = time.monotonic()
+        self._describe()
+        seeds = range(self.tuned.seeds)
+        with (
+            StopRequest() as stop,
+            ProgressLine("detection", self.tuned.seeds * self.tuned.all_steps, self.console) as progress,
+        ):
+            runs = [self._run(seed, stop, progress) for seed in seeds]
+        result = self._result(runs, time.monotonic() - began)
+        if self.world.rank == 0:
+            picture = self._folder(0) / "detections.png"
+            if picture.exists():
+                result = replace(result, picture=Path(result.file_name).with_suffix(".png").name)
+                write_atomically(self.subject.out / result.picture, picture.read_bytes())
+            write_result(self.subject.out, result)
+        self.console.print(in_one_line(result), soft_wrap=True)
+        return result
+
+    # --- one seed ---
+
+    def _run(self, seed: int, stop: StopRequest, progress: ProgressLine) -> DetectorRun:
+        """Trains and tests a detector; one that was finished before is not repeated."""
+        found = self.world.first_alone(lambda: self._find(seed)) or self._find(seed)
+        before = seed * self.tuned.all_steps
+        if found is not None:
+            progress.show(before + self.tuned.all_steps, f"run {seed + 1} of {self.tuned.seeds}: {_said(found)}")
+            return found
+        began = time.monotonic()
+
+        def show(done: int, line: str) -> None:
+            progress.show(before + done, f"run {seed + 1} of {self.tuned.seeds}: {line}")
+
+        folder, about = self._folder(seed), (self.machine, self.world, self.console, show)
+        trained = train_detector(Job(self._build, self.train, self.tuned, seed, folder, *about), stop)
+        show(self.tuned.all_steps, "testing")
+        detections, unreadable = self._detect(trained.detector)
+        run = self.world.first_alone(lambda: self._finish(seed, trained, detections, unreadable, began))
+        self.console.print(f"run {seed + 1}: {_said(run)}" if run else "", soft_wrap=True)
+        found = run or self._find(seed)
+        assert found is not None  # the first process has just written it
+        return found
+
+    def _detect(self, detector: Detector) -> tuple[list[Detections], list[str]]:
+        """What is found on each test image, and a line for each that cannot be read."""
+        world, device = self.world, self.world.device
+        mine: dict[int, Detections] = {}
+        unreadable: list[str] = []
+        pin = device.type == "cuda"
+        for batch in test_batches(self.test, self.tuned.batch, self.machine.threads, world.rank, world.size, pin):
+            found = detector.detect([image.to(device, non_blocking=True) for image in batch.images])
+            for index, one in zip(batch.indices, found, strict=True):
+                boxes, scores, labels = (one[name].cpu().numpy() for name in ("boxes", "scores", "labels"))
+                mine[index] = Detections(boxes, scores, labels)
+            unreadable += batch.unreadable
+        everywhere = {index: one for part in world.gather_objects(mine) for index, one in part.items()}
+        lines = [line for part in world.gather_objects(unreadable) for line in part]
+        return [everywhere[index] for index in range(len(self.test.images))], lines
+
+    def _finish(
+        self, seed: int, trained: Trained, detections: Sequence[Detections], unreadable: Sequence[str], began: float
+    ) -> DetectorRun:
+        """Scores a detector, and keeps what is known about it."""
+        precision = average_precision(self.test, detections)
+        notes = tuple(f"nothing was seen of {line}" for line in (*trained.unreadable, *unreadable))
+        run = DetectorRun(seed, precision, trained.lr, trained.restarts, notes, round(time.monotonic() - began, 2))
+        folder = self._folder(seed)
+        draw_detections(self.test, choose_images(self.test), detections, folder / "detections.png")
+        content = {**self._about(seed), **asdict(run)}
+        write_atomically(folder / "run.json", json.dumps(content, indent=1).encode() + b"\n")
+        for checkpoints in folder.glob("attempt-*/checkpoints"):
+            rmtree(checkpoints, ignore_errors=True)
+        return run
+
+    def _build(self) -> Detector:
+        norm, sizes = self.tuned.norm, (self.tuned.min_size, self.tuned.max_size)
+        detector = build_detector(self.model, len(self.train.classes), norm, *sizes, processes=self.world.size)
+        on_gpu = self.world.device.type == "cuda"
+        half = self.machine.precision == "bfloat16" or (self.machine.precision == "auto" and on_gpu)
+        detector.precision = torch.bfloat16 if half else torch.float32
+        return detector.to(self.world.device)
+
+    # --- what was done before ---
+
+    def _about(self, seed: int) -> dict[str, object]:
+        """All that a run's precision depends on."""
+        return {"encoder": self.model.checksum, "data": self.data_checksum, "seed": seed, **self.settings}
+
+    def _folder(self, seed: int) -> Path:
+        key = hashlib.sha256(json.dumps(self._about(seed), sort_keys=True).encode()).hexdigest()[:32]
+        return self.subject.out / "runs" / plain(self.model.name) / f"detection-{key}"
+
+    def _find(self, seed: int) -> DetectorRun | None:
+        try:
+            return read_run(json.loads((self._folder(seed) / "run.json").read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # none, or damaged by other hands: it is done again
+
+    def _check_result(self) -> None:
+        """A result of other settings or images is not to be lost."""
+        out = self.subject.out
+        wanted = self._result([], 0.0)
+        for other in read_all(out)[0] if out.is_dir() else ():
+            if not isinstance(other, DetectionResult) or other.file_name != wanted.file_name:
+                continue
+            if other.data_checksum != self.data_checksum:
+                raise UserError(
+                    f"{out} has a result of {other.encoder} on other images that are called {other.set} too; "
+                    "choose another --out"
+                )
+            for name, value in self.settings.items():
+                if other.settings.get(name) != value:
+                    raise UserError(
+                        f"{out} has a result of {other.encoder} on {other.set} with --{name.replace('_', '-')} "
+                        f"{other.settings.get(name)}: give another --name or --out"
+                    )
+
+    # --- what is said ---
+
+    def _describe(self) -> None:
+        tuned, sets = self.tuned, (self.train, self.test)
+        processes = f" in {self.world.size} processes" if self.world.size > 1 else ""
+        self.console.print(
+            f"{self.model.name}: RetinaNet, {len(self.train.images):,} images to train on, "
+            f"{len(self.test.images):,} to test on, {len(self.train.classes):,} classes; "
+            f"{tuned.all_steps:,} steps of {tuned.batch} images, {tuned.seeds} times, on "
+            f"{self.world.device}{processes}",
+            soft_wrap=True,
+        )
+        for note in dict.fromkeys(note for data in sets for note in data.notes):
+            self.console.print(note, style="yellow", soft_wrap=True)
+
+    def _result(self, runs: Sequence[DetectorRun], seconds: float) -> DetectionResult:
+        notes = [note for data in (self.train, self.test) for note in data.notes]
+        return DetectionResult(
+            encoder=self.model.name,
+            set=self.train.name,
+            runs=tuple(runs),
+            classes=len(self.train.classes),
+            images={"train": len(self.train.images), "test": len(self.test.images)},
+            schedule=self.tuned.label,
+            settings=self.settings,
+            notes=tuple(dict.fromkeys([*notes, *(note for run in runs for note in run.notes)])),
+            encoder_from=self.model.source,
+            encoder_checksum=self.model.checksum,
+            data_checksum=self.data_checksum,
+            seconds=round(seconds, 2),
+            versions=versions(),
+        )
+
+
+def _check_machine(model: Model, tuned: Tuned, machine: Machine, world: World) -> None:
+    """Raises for what the processes cannot share, or cannot compute piece by piece."""
+    if tuned.batch % world.size:
+        raise UserError(
+            f"{world.size} processes cannot share {tuned.batch} images evenly: start a number of processes that "
+            f"divides {tuned.batch}, or set --batch"
+        )
+    has_batch_norm = any(isinstance(module, _BatchNorm) for module in model.backbone.modules())
+    pieces = 0 < machine.micro_batch < tuned.batch // world.size
+    if pieces and has_batch_norm and tuned.norm == "synchronised":
+        raise UserError(
+            "--micro-batch would take batch statistics over fewer images: leave it away, or add --norm frozen"
+        )
+
+
+def in_one_line(result: DetectionResult) -> str:
+    """run: AP 33.6, AP50 51.2, AP75 36.0 on coco (median of 3 runs)"""
+    of = f"median of {len(result.runs)} runs" if len(result.runs) > 1 else "one run"
+    return f"{result.encoder}: {_numbers(result.median)} on {result.set} ({of})"
+
+
+def _said(run: DetectorRun) -> str:
+    halved = f", {len(run.restarts)} × halved" if run.restarts else ""
+    return f"{_numbers(run.precision)}, learning rate {run.lr:g}{halved}"
+
+
+def _numbers(precision: Precision) -> str:
+    return ", ".join(
+        f"{name} {100 * value:.1f}"
+        for name, value in (("AP", precision.ap), ("AP50", precision.ap50), ("AP75", precision.ap75))
+    )
