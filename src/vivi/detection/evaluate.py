@@ -52,18 +52,16 @@ class _Evaluation:
     """All that the runs have in common."""
 
     def __init__(self, subject: Detected, tuned: Tuned, machine: Machine, world: World, console: Console) -> None:
-        self.subject, self.tuned, self.machine, self.world, self.console = subject, tuned, machine, world, console
+        self.subject, self.machine, self.world, self.console = subject, machine, world, console
         with said_once():
             tuned.check()
             machine.check()
+            self.tuned = tuned.resolved()
             self.model = load_model(subject.encoder, subject.weights, name=subject.name)
             check_name(self.model, subject.out)
             _check_machine(self.model, tuned, machine, world)
             self.train, self.test = open_sets(subject.data, subject.train, subject.test)
-            self.settings = {
-                name: value for name, value in asdict(tuned).items() if name not in ("seeds", "schedule")
-            }
-            self.settings |= {"steps": tuned.all_steps, "warmup": tuned.warm_up}
+            self.settings = {n: value for n, value in asdict(self.tuned).items() if n not in ("schedule", "seeds")}
             checksums = (self.train.fingerprint() + self.test.fingerprint()).encode()
             self.data_checksum = hashlib.sha256(checksums).hexdigest()
             self._check_result()
@@ -75,7 +73,7 @@ class _Evaluation:
         seeds = range(self.tuned.seeds)
         with (
             StopRequest() as stop,
-            ProgressLine("detection", self.tuned.seeds * self.tuned.all_steps, self.console) as progress,
+            ProgressLine("detection", self.tuned.seeds * self.tuned.steps, self.console) as progress,
         ):
             runs = [self._run(seed, stop, progress) for seed in seeds]
         result = self._result(runs, time.monotonic() - began)
@@ -93,9 +91,9 @@ class _Evaluation:
     def _run(self, seed: int, stop: StopRequest, progress: ProgressLine) -> DetectorRun:
         """Trains and tests a detector; one that was finished before is not repeated."""
         found = self.world.first_alone(lambda: self._find(seed)) or self._find(seed)
-        before = seed * self.tuned.all_steps
+        before = seed * self.tuned.steps
         if found is not None:
-            progress.show(before + self.tuned.all_steps, f"run {seed + 1} of {self.tuned.seeds}: {_said(found)}")
+            progress.show(before + self.tuned.steps, f"run {seed + 1} of {self.tuned.seeds}: {_said(found)}")
             return found
         began = time.monotonic()
 
@@ -104,7 +102,7 @@ class _Evaluation:
 
         folder, about = self._folder(seed), (self.machine, self.world, self.console, show)
         trained = train_detector(Job(self._build, self.train, self.tuned, seed, folder, *about), stop)
-        show(self.tuned.all_steps, "testing")
+        show(self.tuned.steps, "testing")
         detections, unreadable = self._detect(trained.detector)
         run = self.world.first_alone(lambda: self._finish(seed, trained, detections, unreadable, began))
         self.console.print(f"run {seed + 1}: {_said(run)}" if run else "", soft_wrap=True)
@@ -194,7 +192,7 @@ class _Evaluation:
         self.console.print(
             f"{self.model.name}: RetinaNet, {len(self.train.images):,} images to train on, "
             f"{len(self.test.images):,} to test on, {len(self.train.classes):,} classes; "
-            f"{tuned.all_steps:,} steps of {tuned.batch} images, {tuned.seeds} times, on "
+            f"{tuned.steps:,} steps of {tuned.batch} images, {tuned.seeds} times, on "
             f"{self.world.device}{processes}",
             soft_wrap=True,
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from vivi.errors import UserError, check_ranges
 
 Norm = Literal["synchronised", "frozen"]
+SEEDS = 3
 STEPS = {"standard": 90_000, "short": 1_500}
 WARM_UP = {"standard": 1_000, "short": 100}
 CLIP = {"standard": 0.0, "short": 10.0}
@@ -63,7 +64,7 @@ class Tuned:
     """The short side of images."""
     max_size: int = 1333
     """The most that the long side may have; the short one is then shorter."""
-    seeds: int = 3
+    seeds: int = SEEDS
     """How often it is trained and tested; the median counts."""
 
     def check(self) -> None:
@@ -85,25 +86,20 @@ class Tuned:
         if self.max_size < self.min_size:
             raise UserError(f"--max-size is {self.max_size}, less than --min-size, {self.min_size}")
 
-    @property
-    def all_steps(self) -> int:
-        return self.steps or STEPS[self.schedule]
-
-    @property
-    def warm_up(self) -> int:
-        return self.warmup if self.warmup >= 0 else WARM_UP[self.schedule]
-
-    @property
-    def largest_gradient(self) -> float:
-        return self.clip if self.clip >= 0 else CLIP[self.schedule]
+    def resolved(self) -> Tuned:
+        """With the schedule's values where the choice is left to it."""
+        return replace(
+            self,
+            steps=self.steps or STEPS[self.schedule],
+            warmup=self.warmup if self.warmup >= 0 else WARM_UP[self.schedule],
+            clip=self.clip if self.clip >= 0 else CLIP[self.schedule],
+        )
 
     @property
     def label(self) -> str:
-        """The schedule's name, if nothing else was changed."""
-        as_it_is = Tuned(schedule=self.schedule, norm=self.norm, seeds=max(self.seeds, Tuned.seeds))
-        chosen = ("all_steps", "warm_up", "largest_gradient", "batch", "lr", "momentum", "weight_decay", "min_size")
-        same = all(getattr(as_it_is, name) == getattr(self, name) for name in (*chosen, "max_size", "seeds"))
-        return self.schedule if same else "own"
+        """The schedule's name, if nothing but the norm was changed."""
+        as_it_is = Tuned(schedule=self.schedule, norm=self.norm, seeds=max(self.seeds, SEEDS))
+        return self.schedule if self.resolved() == as_it_is.resolved() else "own"
 
 
 @dataclass(frozen=True)

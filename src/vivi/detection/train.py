@@ -46,8 +46,8 @@ MOST_HALVINGS = 12
 
 def optimiser_settings(tuned: Tuned, lr: float) -> Optimiser:
     """SGD, with the learning rate as a function of the step."""
-    decay_at = tuple(int(share * tuned.all_steps) for share in DECAY_AT)
-    return Optimiser(lr, tuned.momentum, tuned.weight_decay, tuned.warm_up, decay_at)
+    decay_at = tuple(int(share * tuned.steps) for share in DECAY_AT)
+    return Optimiser(lr, tuned.momentum, tuned.weight_decay, tuned.warmup, decay_at)
 
 
 def trouble(losses: Sequence[float], looked: int) -> str:
@@ -69,7 +69,7 @@ class Job:
 
     build: Callable[[], Detector]  # with weights that depend on torch's seed
     data: DetectionSet
-    tuned: Tuned
+    tuned: Tuned  # resolved
     seed: int
     folder: Path
     machine: Machine
@@ -131,7 +131,7 @@ class _Attempt:
 
     def run(self, stop: StopRequest) -> str:
         """Takes the steps that are missing; returns why it was given up, or "" at the end."""
-        job, world, steps = self.job, self.job.world, self.job.tuned.all_steps
+        job, world, steps = self.job, self.job.world, self.job.tuned.steps
         start = self._restore()
         self.detector.train()
         with ExitStack() as stack:
@@ -182,7 +182,7 @@ class _Attempt:
             ) from None
         gradients = [p.grad for p in self.detector.parameters() if p.grad is not None]
         self.job.world.add_up([*gradients, *losses.values()])
-        clip = self.job.tuned.largest_gradient or math.inf
+        clip = self.job.tuned.clip or math.inf
         self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.detector.parameters(), clip)
         self.optimiser.step()
         return losses
@@ -218,8 +218,8 @@ class _Attempt:
 
     def _say(self, done: int, log: MetricsLog | None, parts: Mapping[str, Tensor]) -> None:
         loss = fmean(self.losses[-LOOK_EVERY:])
-        self.job.show(done, f"step {done:,} of {self.job.tuned.all_steps:,}, loss {loss:.3f}")
-        if log is not None and (done % LOOK_EVERY == 0 or done == self.job.tuned.all_steps):
+        self.job.show(done, f"step {done:,} of {self.job.tuned.steps:,}, loss {loss:.3f}")
+        if log is not None and (done % LOOK_EVERY == 0 or done == self.job.tuned.steps):
             values = {"loss": self.losses[-1], **{name: float(value) for name, value in parts.items()}}
             values["gradient_norm"] = float(self.gradient_norm)
             log.log(done, {**values, "learning_rate": learning_rate(done - 1, self.settings)})
