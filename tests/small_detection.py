@@ -16,7 +16,8 @@ def write_detection_set(folder: Path, train: int = 12, test: int = 6, width: int
     random = np.random.default_rng(0)
     (folder / "images").mkdir(parents=True)
     for part, count in (("train", train), ("val", test)):
-        images, annotations = [], []
+        images: list[dict[str, object]] = []
+        annotations: list[dict[str, object]] = []
         for number in range(count):
             pixels = random.integers(0, 60, (height, width, 3)).astype(np.uint8)
             name = f"{part}{number}.png"

@@ -53,9 +53,9 @@ def lines_of(out: Path) -> list[dict[str, Any]]:
     return [line for attempt in sorted(run.glob("attempt-*")) for line in read_metrics(attempt)]
 
 
-def refusal(*arguments: Any, **encoder: str) -> str:
+def refusal(data: Path, out: Path, *flags: object, encoder: str = ENCODER) -> str:
     with pytest.raises(UserError) as caught:
-        vivi_here(*words(*arguments, **encoder))
+        vivi_here(*words(data, out, *flags, encoder=encoder))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
