@@ -70,15 +70,15 @@ class _Evaluation:
     def run(self) -> DetectionResult:
         began = time.monotonic()
         self._describe()
-        seeds = range(self.tuned.seeds)
         with (
             StopRequest() as stop,
             ProgressLine("detection", self.tuned.seeds * self.tuned.steps, self.console) as progress,
         ):
-            runs = [self._run(seed, stop, progress) for seed in seeds]
+            runs = [self._run(seed, stop, progress) for seed in range(self.tuned.seeds)]
         result = self._result(runs, time.monotonic() - began)
         if self.world.rank == 0:
-            picture = self._folder(0) / "detections.png"
+            middle = sorted(runs, key=lambda run: run.precision.ap)[(len(runs) - 1) // 2]
+            picture = self._folder(middle.seed) / "detections.png"
             if picture.exists():
                 result = replace(result, picture=Path(result.file_name).with_suffix(".png").name)
                 write_atomically(self.subject.out / result.picture, picture.read_bytes())

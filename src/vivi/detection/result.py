@@ -46,7 +46,7 @@ class DetectionResult:
     benchmark: Literal["detection"] = "detection"
     settings: dict[str, Any] = field(default_factory=dict)  # steps, batch, sizes, norms, ...
     notes: tuple[str, ...] = ()
-    picture: str = ""  # detections on test images: a PNG beside the file
+    picture: str = ""  # detections of the middle run on test images: a PNG beside the file
     encoder_from: str = ""
     encoder_checksum: str = ""
     data_checksum: str = ""

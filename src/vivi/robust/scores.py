@@ -85,11 +85,6 @@ class Curve:
     strict: tuple[Interval, ...]  # of all anchors: a missing frame counts as wrong
     missing: tuple[str, ...]  # frames without a prediction
 
-    @property
-    def drop(self) -> float:
-        """From the anchors to the farthest neighbours."""
-        return self.complete[0].share - self.complete[-1].share
-
 
 def curve(anchors: Sequence[Anchor], right: Mapping[str, bool], farthest: int) -> Curve:
     """The scores of predictions: `right` says of each frame that was predicted whether that was right."""
