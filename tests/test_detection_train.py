@@ -14,16 +14,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from moments import start_signalled
 from runs import vivi_here
 from small_detection import write_detection_set
 
+from vivi.detection.evaluate import check_machine
 from vivi.detection.result import DetectionResult
-from vivi.detection.settings import Tuned
+from vivi.detection.settings import Machine, Tuned
 from vivi.detection.train import optimiser_settings, trouble
 from vivi.errors import UserError
+from vivi.training.distributed import World
 from vivi.training.metrics import read_metrics
 from vivi.training.schedule import learning_rate
+from vivi.transfer.models import load_model
 from vivi.transfer.results import read_all
 
 ENCODER = "untrained:test_resnet"
@@ -181,6 +185,15 @@ def test_what_the_machine_cannot_do_is_refused_before_any_work(data: Path, tmp_p
     assert "is no folder" in refusal(tmp_path / "nowhere", out)
     assert "maps" in refusal(data, out, encoder="untrained:mixer_s32_224")
     assert not out.exists()
+
+
+def test_processes_that_cannot_share_a_batch_are_refused() -> None:
+    world, model = World(torch.device("cpu"), 0, 2), load_model(ENCODER)
+    check_machine(model, Tuned(batch=4, norm="frozen"), Machine(micro_batch=1), world)
+    with pytest.raises(UserError, match="2 processes cannot share 3 images evenly"):
+        check_machine(model, Tuned(batch=3, norm="frozen"), Machine(), world)
+    with pytest.raises(UserError, match="can be synchronised on GPUs only"):
+        check_machine(model, Tuned(batch=4), Machine(), world)
 
 
 # --- results ---

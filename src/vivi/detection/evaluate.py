@@ -59,7 +59,7 @@ class _Evaluation:
             self.tuned = tuned.resolved()
             self.model = load_model(subject.encoder, subject.weights, name=subject.name)
             check_name(self.model, subject.out)
-            _check_machine(self.model, tuned, machine, world)
+            check_machine(self.model, tuned, machine, world)
             self.train, self.test = open_sets(subject.data, subject.train, subject.test)
             self.settings = {n: value for n, value in asdict(self.tuned).items() if n not in ("schedule", "seeds")}
             checksums = (self.train.fingerprint() + self.test.fingerprint()).encode()
@@ -218,16 +218,18 @@ class _Evaluation:
         )
 
 
-def _check_machine(model: Model, tuned: Tuned, machine: Machine, world: World) -> None:
+def check_machine(model: Model, tuned: Tuned, machine: Machine, world: World) -> None:
     """Raises for what the processes cannot share, or cannot compute piece by piece."""
     if tuned.batch % world.size:
         raise UserError(
             f"{world.size} processes cannot share {tuned.batch} images evenly: start a number of processes that "
             f"divides {tuned.batch}, or set --batch"
         )
-    has_batch_norm = any(isinstance(module, _BatchNorm) for module in model.backbone.modules())
-    pieces = 0 < machine.micro_batch < tuned.batch // world.size
-    if pieces and has_batch_norm and tuned.norm == "synchronised":
+    if tuned.norm == "frozen" or not any(isinstance(module, _BatchNorm) for module in model.backbone.modules()):
+        return
+    if world.size > 1 and world.device.type != "cuda":
+        raise UserError("batch norm can be synchronised on GPUs only: add --norm frozen, or start one process")
+    if 0 < machine.micro_batch < tuned.batch // world.size:
         raise UserError(
             "--micro-batch would take batch statistics over fewer images: leave it away, or add --norm frozen"
         )

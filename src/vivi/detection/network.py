@@ -38,7 +38,6 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import box_iou
 
 from vivi.detection.pyramid import Maps, Pyramid
-from vivi.errors import UserError
 from vivi.model.encoder import memory_format
 from vivi.transfer.models import Model
 
@@ -151,8 +150,6 @@ class Detector(nn.Module):
 
     def _network(self, batch: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Maps P3 to P7; logits (n, anchors, classes) and offsets of boxes (n, anchors, 4)."""
-        if self.training and not batch.is_cuda and any(isinstance(norm, nn.SyncBatchNorm) for norm in self.norms):
-            raise UserError("batch norm can be synchronised on GPUs only: add --norm frozen, or start one process")
         with torch.autocast(batch.device.type, self.precision, enabled=self.precision != torch.float32):
             levels = list(self.retina.backbone(batch).values())
             return levels, self.retina.head(levels)
