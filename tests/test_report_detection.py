@@ -22,7 +22,9 @@ def some_detections() -> list[DetectionResult]:
     halved = replace(halved, runs=(replace(first, lr=0.005, restarts=("<b>the loss rose",)), *others))
     return [
         halved,
-        a_detection_result("untrained", (0.2, 0.22, 0.21), "COCO 2017", 5000, picture="found.png"),
+        a_detection_result(
+            "untrained", (0.2, 0.22, 0.21), "COCO 2017", 5000, picture="found.png", settings={"steps": 90000}
+        ),
         a_detection_result("vivi", (0.9,), "COCO 2017", 5000, schedule="short"),
         a_detection_result(HOSTILE, (0.5, 0.6), schedule="short", notes=("2 boxes <u>without area",)),
         a_detection_result("untrained", (0.4,), schedule="own", picture="gone.png"),

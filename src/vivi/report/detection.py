@@ -95,8 +95,9 @@ def measured(result: DetectionResult, part: str) -> Measured | None:
 
 
 def best_parts(result: DetectionResult, results: Sequence[DetectionResult]) -> dict[str, bool]:
-    """Which of its numbers are the highest on its set. Only equal schedules are compared."""
-    rivals = [r.median for r in results if (r.set, r.schedule) == (result.set, result.schedule)]
+    """Which of its numbers are the highest on its set. Only equal schedules and settings are compared."""
+    same = (result.set, result.schedule, result.settings)
+    rivals = [other.median for other in results if (other.set, other.schedule, other.settings) == same]
 
     def column(part: str, medians: Sequence[Precision]) -> list[float | None]:
         return [None if (value := getattr(median, part)) is None else 100 * value for median in medians]
@@ -167,7 +168,7 @@ def detection_html(view: DetectionView) -> str:
         return row_html(row[0], [table_cell(PAPER_SET), table_cell(STANDARD), table_cell(number(row[1])), *rest])
 
     head = ("Encoder", "Set", "Schedule", *PARTS.values(), "Learning rate", "Images")
-    caption = f"{_about(results)}. Point at a number for its runs. Best in bold, among equal schedules."
+    caption = f"{_about(results)}. Point at a number for its runs. Best in bold, among equal settings."
     ours, paper = "".join(map(line, results)), "".join(map(printed, view.paper))
     table = table_html(TITLE, caption, head, ours, paper)
     notes = [(title(result), note) for result in results for note in result.notes]

@@ -69,9 +69,10 @@ class Line:
 
     @property
     def drop(self) -> float | None:
-        """In points."""
+        """In points; of different anchors there is none."""
         first, last = percent(self.anchors), percent(self.perturbed)
-        return None if first is None or last is None else first - last
+        same = self.perturbed is not None and self.perturbed.n == self.anchors.n
+        return first - last if first is not None and last is not None and same else None
 
 
 def pick_robust(results: Sequence[RobustResult]) -> tuple[list[RobustResult], list[str]]:
