@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from vivi.detection import batches
-from vivi.detection.batches import Batch, batch_order, read_image, train_batches
+from vivi.detection.batches import Batch, batch_order, train_batches
 from vivi.detection.sets import DetectionImage, DetectionSet
 
 
@@ -146,22 +146,3 @@ def test_threads_end_when_the_generator_is_closed(data: DetectionSet) -> None:
     assert threading.active_count() > before
     stream.close()
     assert threading.active_count() == before
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "RGBA", "P"])
-def test_images_of_every_kind_are_rgb_of_their_own_size(tmp_path: Path, mode: str) -> None:
-    random = np.random.default_rng(0)
-    noise = Image.fromarray(random.integers(0, 256, (90, 110, 3), np.uint8)).resize((700, 900))
-    path = tmp_path / ("x.png" if mode in ("RGBA", "P") else "x.jpg")
-    noise.convert(mode).save(path)
-    found = read_image(path)
-    wanted = np.array(Image.open(path).convert("RGB")).transpose(2, 0, 1)
-    assert found.shape == (3, 900, 700) and np.abs(found.astype(int) - wanted).mean() < 1
-
-
-def test_a_jpeg_that_ends_early_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "x.jpg"
-    Image.effect_noise((200, 200), 90).convert("RGB").save(path)
-    path.write_bytes(path.read_bytes()[:-5000])
-    with pytest.raises(OSError, match="truncated"):
-        read_image(path)

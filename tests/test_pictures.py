@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from vivi.batches.pictures import LARGEST, decode_on, plain_jpeg_size, read_picture
+from vivi.batches.pictures import LARGEST, decode_on, plain_jpeg_size, read_picture, read_whole_picture
 
 
 def smooth(height: int, width: int, seed: int = 0) -> Image.Image:
@@ -347,3 +347,22 @@ def test_the_header_of_a_plain_jpeg_says_its_size(mode: str, options: dict[str, 
 @pytest.mark.parametrize("content", [b"", b"\xff\xd8", b"\xff\xd8\xff", b"\x89PNG\r\n", b"\xff\xd8\xff\xd9" * 9])
 def test_what_is_no_jpeg_has_no_header_of_one(content: bytes) -> None:
     assert plain_jpeg_size(content) is None
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "RGBA", "P"])
+def test_whole_pictures_of_every_kind_are_rgb_of_their_own_size(tmp_path: Path, mode: str) -> None:
+    random = np.random.default_rng(0)
+    noise = Image.fromarray(random.integers(0, 256, (90, 110, 3), np.uint8)).resize((700, 900))
+    path = tmp_path / ("x.png" if mode in ("RGBA", "P") else "x.jpg")
+    noise.convert(mode).save(path)
+    found = read_whole_picture(path)
+    wanted = np.array(Image.open(path).convert("RGB")).transpose(2, 0, 1)
+    assert found.shape == (3, 900, 700) and np.abs(found.numpy().astype(int) - wanted).mean() < 1
+
+
+def test_a_whole_picture_that_ends_early_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.jpg"
+    Image.effect_noise((200, 200), 90).convert("RGB").save(path)
+    path.write_bytes(path.read_bytes()[:-5000])
+    with pytest.raises(OSError, match="truncated"):
+        read_whole_picture(path)

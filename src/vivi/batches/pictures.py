@@ -30,7 +30,7 @@ LARGEST_LONG = 4 * LARGEST
 """Pixels of the long side at most, for pictures that are mostly edge."""
 
 # What Pillow may take a file for. It knows others, and would start other programs for some of them.
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _MOST_ENCODED = 24_000_000  # pixels: a larger JPEG would take much of the device for a moment
 _AT_ONCE = 64  # JPEGs that the device decodes together: at most 4.6 GB of pixels before they are reduced
 _END_OF_JPEG = b"\xff\xd9"
@@ -45,6 +45,12 @@ def read_picture(path: Path, encoded: bool = False) -> Tensor:
     """
     with _reasons(), open(path, "rb") as file:
         return _read(file, encoded)
+
+
+def read_whole_picture(path: Path) -> Tensor:
+    """The same at whatever size the file has it."""
+    with _reasons(), open(path, "rb") as file:
+        return _read(file, encoded=False, whole=True)
 
 
 def decode_on(device: torch.device | str, pictures: Sequence[Tensor]) -> list[Tensor | str]:
@@ -75,13 +81,13 @@ def _decode_on_cpu(jpeg: Tensor, device: torch.device) -> Tensor | str:
     return pixels.to(device)
 
 
-def _read(file: BinaryIO, encoded: bool) -> Tensor:
+def _read(file: BinaryIO, encoded: bool, whole: bool = False) -> Tensor:
     """The picture in an open file. Only its header is read before it is known to be of a bearable size."""
     start = file.read(_HEADER)
     if not start:
         raise ValueError("is empty")
     size = plain_jpeg_size(start)
-    if size is not None and size[0] * size[1] <= _MOST_ENCODED and (encoded or _reduced(size) == size):
+    if size is not None and size[0] * size[1] <= _MOST_ENCODED and (encoded or whole or _reduced(size) == size):
         jpeg = bytearray(start + file.read())
         # One that lacks its end is for Pillow, which notices.
         if jpeg.endswith(_END_OF_JPEG):
@@ -92,8 +98,8 @@ def _read(file: BinaryIO, encoded: bool) -> Tensor:
                 return _decode_jpeg(content)
     file.seek(0)
     _silence_pillow()
-    with Image.open(file, formats=_FORMATS) as image:
-        return _pixels(image)
+    with Image.open(file, formats=FORMATS) as image:
+        return _pixels(image, image.size if whole else _reduced(image.size))
 
 
 def plain_jpeg_size(start: bytes) -> tuple[int, int] | None:
@@ -126,9 +132,8 @@ def _decode_jpeg(content: Tensor) -> Tensor:
     return pixels
 
 
-def _pixels(image: Image.Image) -> Tensor:
-    """Decoded and reduced by Pillow: uint8 (3, height, width)."""
-    size = _reduced(image.size)
+def _pixels(image: Image.Image, size: tuple[int, int]) -> Tensor:
+    """Decoded, and reduced to a size, by Pillow: uint8 (3, height, width)."""
     # A JPEG is decoded at a half, a quarter or an eighth if that is large enough; its last pixel may be part of one.
     drafted = image.draft(None, size)
     rgb = as_rgb(image)
@@ -160,7 +165,7 @@ def _reasons() -> Iterator[None]:
     try:
         yield
     except UnidentifiedImageError:
-        raise ValueError(f"is damaged, or none of {', '.join(_FORMATS)}") from None
+        raise ValueError(f"is damaged, or none of {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
         raise ValueError("has more pixels than the 179 million that Pillow reads") from None
     except OSError as error:

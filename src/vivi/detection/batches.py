@@ -8,26 +8,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
-from torchvision.io import ImageReadMode
 
-from vivi.batches.pictures import plain_jpeg_size
-from vivi.detection.sets import FORMATS, DetectionImage, DetectionSet
+from vivi.batches.pictures import read_whole_picture
+from vivi.detection.sets import DetectionImage, DetectionSet
 from vivi.errors import first_line
-from vivi.images import as_rgb
 from vivi.machine import available_cores
 
 _AHEAD = 3  # batches that are being read while another one is computed
 _MOST_AHEAD = 2 << 30  # bytes of them, if one alone is not more
 _GREY = 128
-_HEADER = 1 << 16  # bytes that tell whether a JPEG is a plain one
-_END_OF_JPEG = b"\xff\xd9"
 
 
 class _Purpose(IntEnum):
@@ -183,7 +177,7 @@ def _read(image: DetectionImage, flip: bool, pin: bool) -> _Read:
         return _Read(grey, _target(image, np.zeros(0, np.int64), False), f"{str(image.path)!r}: {first_line(error)}")
     memory = torch.empty((3, image.height, image.width), dtype=torch.uint8, pin_memory=pin)
     # NumPy copies in this thread; torch would start threads of its own in each of ours.
-    np.copyto(memory.numpy(), pixels[:, :, ::-1] if flip else pixels)
+    np.copyto(memory.numpy(), pixels.numpy()[:, :, ::-1] if flip else pixels.numpy())
     return _Read(memory, _target(image, np.flatnonzero(~image.crowd), flip), "")
 
 
@@ -195,42 +189,10 @@ def _target(image: DetectionImage, some: NDArray[np.int64], flip: bool) -> dict[
     return {"boxes": torch.from_numpy(boxes), "labels": torch.from_numpy(image.labels[some])}
 
 
-def _whole_image(image: DetectionImage) -> NDArray[np.uint8]:
+def _whole_image(image: DetectionImage) -> Tensor:
     """uint8 (3, height, width) of the size it had when the set was opened."""
-    pixels = read_image(image.path)
+    pixels = read_whole_picture(image.path)
     height, width = pixels.shape[1:]
     if (width, height) != (image.width, image.height):
         raise ValueError(f"it is {width} × {height} now, not {image.width} × {image.height}")
-    return pixels
-
-
-def read_image(path: Path) -> NDArray[np.uint8]:
-    """An image file as RGB, uint8 (3, height, width), of whatever size; pixels as they are stored.
-
-    Raises ValueError or OSError with a reason in one line that does not name the path.
-    """
-    try:
-        with open(path, "rb") as file:
-            content = bytearray(file.read())
-            # As everywhere: a JPEG that lacks its end is for Pillow, which notices.
-            if plain_jpeg_size(bytes(content[:_HEADER])) is not None and content.endswith(_END_OF_JPEG):
-                try:
-                    return _decode_jpeg(content)
-                except RuntimeError:
-                    pass  # Pillow has the last word, and says in fewer words what is wrong
-            file.seek(0)
-            with Image.open(file, formats=FORMATS) as image:
-                return np.asarray(as_rgb(image)).transpose(2, 0, 1)  # (height, width, 3) to (3, height, width)
-    except UnidentifiedImageError:
-        raise ValueError(f"is damaged, or none of {', '.join(FORMATS)}") from None
-    except OSError as error:
-        raise OSError(error.strerror or first_line(error)) from None
-    except Exception as error:  # Pillow raises nearly everything for damaged files, SyntaxError among them
-        raise ValueError(first_line(error)) from None
-
-
-def _decode_jpeg(content: bytearray) -> NDArray[np.uint8]:
-    """Faster than Pillow, and nearly all of it without Python's lock."""
-    encoded = torch.frombuffer(content, dtype=torch.uint8)
-    pixels: NDArray[np.uint8] = torch.ops.image.decode_jpeg(encoded, ImageReadMode.RGB.value, False).numpy()
     return pixels

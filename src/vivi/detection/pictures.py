@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from vivi.detection.batches import read_image
+from vivi.batches.pictures import read_whole_picture
 from vivi.detection.score import Detections
 from vivi.detection.sets import DetectionImage, DetectionSet
 from vivi.storage import write_atomically
@@ -143,10 +143,10 @@ def _picture(data: DetectionSet, number: int, found: Detections, threshold: floa
 def _read(image: DetectionImage) -> Image.Image:
     """The picture, or grey where it cannot be read."""
     try:
-        pixels = read_image(image.path)  # (3, height, width)
+        pixels = read_whole_picture(image.path).permute(1, 2, 0)  # (height, width, 3)
     except (OSError, ValueError):
         return Image.new("RGB", (image.width, image.height), _GREY)
-    return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    return Image.fromarray(pixels.contiguous().numpy())
 
 
 def _scaled(box: NDArray[np.float32], scale: float, picture: Image.Image) -> Rectangle:

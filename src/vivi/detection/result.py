@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from vivi.transfer.measured import Measured
 from vivi.transfer.names import plain
 
 
@@ -34,8 +35,9 @@ class DetectorRun:
 
 
 @dataclass(frozen=True)
-class DetectionResult:
-    """The precision of detectors on an encoder, and all that tells how it was measured."""
+class DetectionResult(Measured):
+    """The precision of detectors on an encoder, and all that tells how it was measured. Its picture: what the middle
+    run finds on test images."""
 
     encoder: str  # the name in tables
     set: str
@@ -45,13 +47,6 @@ class DetectionResult:
     schedule: str  # standard, short, or own: other settings than those of either
     benchmark: Literal["detection"] = "detection"
     settings: dict[str, Any] = field(default_factory=dict)  # steps, batch, sizes, norms, ...
-    notes: tuple[str, ...] = ()
-    picture: str = ""  # detections of the middle run on test images: a PNG beside the file
-    encoder_from: str = ""
-    encoder_checksum: str = ""
-    data_checksum: str = ""
-    seconds: float = 0.0
-    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:

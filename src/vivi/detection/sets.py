@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from vivi.batches.pictures import plain_jpeg_size
+from vivi.batches.pictures import FORMATS, plain_jpeg_size
 from vivi.detection.annotations import (
     Box,
     Content,
@@ -41,9 +41,6 @@ from vivi.detection.annotations import (
 )
 from vivi.errors import UserError, first_line
 from vivi.machine import available_cores
-
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""What Pillow may take a file for. It knows others, and would start other programs for some of them."""
 
 _COCO = ("instances_{}.json", "annotations/instances_{}.json", "annotations/instances_{}2017.json")
 _ROBOFLOW = "{}/_annotations.coco.json"

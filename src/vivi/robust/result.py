@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from vivi.robust.scores import Curve, Interval, Reduction
+from vivi.transfer.measured import Measured
 from vivi.transfer.names import plain
 
 
 @dataclass(frozen=True)
-class RobustResult:
-    """pm-0 ... pm-k of a classifier, and all that tells how they were measured."""
+class RobustResult(Measured):
+    """pm-0 ... pm-k of a classifier, and all that tells how they were measured. Its picture: the worst anchors."""
 
     encoder: str  # the name in tables
     set: str
@@ -21,13 +22,6 @@ class RobustResult:
     classes: int
     reduction: Reduction | None  # from the classifier's outputs to the set's classes; None: they are the same
     benchmark: Literal["vid-robust"] = "vid-robust"
-    notes: tuple[str, ...] = ()
-    picture: str = ""  # of the worst anchors: a PNG beside the file
-    encoder_from: str = ""
-    encoder_checksum: str = ""
-    data_checksum: str = ""
-    seconds: float = 0.0
-    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:

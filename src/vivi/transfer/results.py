@@ -14,6 +14,7 @@ from vivi.detection.result import DetectionResult, read_detection
 from vivi.errors import UserError
 from vivi.robust.result import RobustResult, read_robust
 from vivi.storage import storage, write_atomically
+from vivi.transfer.measured import Measured
 from vivi.transfer.names import plain
 from vivi.transfer.tasks import GROUPS, Group
 
@@ -53,7 +54,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Measured):
     """An encoder's accuracy on a task, and all that tells how it was measured."""
 
     encoder: str  # the name in tables
@@ -71,13 +72,7 @@ class Result:
     split: str = "lists"  # "own split": the images are not those of VTAB, or not all, or dealt by us
     images: dict[str, int] = field(default_factory=dict)  # of sweep, validation, final and test
     unreadable: int = 0  # images that were left out
-    notes: tuple[str, ...] = ()  # what else there is to know: which ones, and why
     settings: dict[str, Any] = field(default_factory=dict)  # batch, size, k, ...
-    encoder_from: str = ""
-    encoder_checksum: str = ""
-    data_checksum: str = ""
-    seconds: float = 0.0
-    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:
