@@ -11,14 +11,15 @@ from PIL import Image
 COLOURS = {"red": (230, 40, 40), "green": (40, 220, 60)}
 
 
-def write_detection_set(folder: Path, train: int = 12, test: int = 6, width: int = 64, height: int = 48) -> Path:
-    """instances_train.json, instances_val.json and images/ with one or two rectangles each."""
+def write_detection_set(folder: Path, train: int = 12, test: int = 6, narrow: int = 64, height: int = 48) -> Path:
+    """instances_train.json, instances_val.json and images/ with one or two rectangles each; every other is wider."""
     random = np.random.default_rng(0)
     (folder / "images").mkdir(parents=True)
     for part, count in (("train", train), ("val", test)):
         images: list[dict[str, object]] = []
         annotations: list[dict[str, object]] = []
         for number in range(count):
+            width = narrow + narrow // 2 * (number % 2)
             pixels = random.integers(0, 60, (height, width, 3)).astype(np.uint8)
             name = f"{part}{number}.png"
             for _ in range(random.integers(1, 3)):

@@ -25,7 +25,7 @@ from vivi.errors import UserError
 from vivi.model.classifier import Classifier, read_classifier, top_k, write_classifier
 from vivi.model.encoder import build_encoder, load_encoder, write_encoder
 from vivi.transfer import classify
-from vivi.transfer.results import Result, read_result
+from vivi.transfer.results import Result, read_result, read_results
 from vivi.transfer.settings import Classified
 
 SIZE = 32
@@ -331,6 +331,19 @@ def test_of_train_and_val_it_is_val_that_is_tested(tmp_path: Path) -> None:
     assert both.images == alone.images == {"test": 11}
     assert (both.score, both.top5, both.title) == (alone.score, alone.top5, alone.title)
     assert both.title == "both" and both.top5 is None
+    assert read_results(tmp_path / "out1") == ([both], [])
+
+
+def test_another_classifier_on_the_same_encoder_never_replaces_a_result(images: Path, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    network: Any = timm.create_model("test_resnet", num_classes=7)
+    save_file(network.state_dict(), tmp_path / "one.safetensors")
+    with torch.no_grad():
+        network.fc.weight.neg_()
+    save_file(network.state_dict(), tmp_path / "other.safetensors")
+    evaluate("timm:test_resnet", images, tmp_path / "out", weights=tmp_path / "one.safetensors", name="it")
+    with pytest.raises(UserError, match="another classifier that is called it too"):
+        evaluate("timm:test_resnet", images, tmp_path / "out", weights=tmp_path / "other.safetensors", name="it")
 
 
 def test_classes_that_it_does_not_know_are_left_out_and_named(tmp_path: Path) -> None:

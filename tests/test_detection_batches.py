@@ -109,8 +109,10 @@ def test_processes_share_a_batch(data: DetectionSet) -> None:
     (whole,) = train_batches(data, 6, 0, 3, 4, threads=2)
     parts = [next(train_batches(data, 6, 0, 3, 4, 2, rank, world=3)) for rank in range(3)]
     assert sum((part.indices for part in parts), ()) == whole.indices
-    joined = Batch(whole.indices, [i for p in parts for i in p.images], [t for p in parts for t in p.targets], ())
-    assert same(whole, joined)
+    images, targets = [i for p in parts for i in p.images], [t for p in parts for t in p.targets]
+    assert same(whole, Batch(whole.indices, images, targets, (), whole.shapes))
+    assert whole.shapes == tuple(image.shape[1:] for image in images)
+    assert all(part.shapes == whole.shapes for part in parts)
     with pytest.raises(ValueError, match="4 processes cannot share a batch of 6"):
         train_batches(data, 6, 0, 0, 1, 1, 0, world=4)
 
@@ -118,7 +120,7 @@ def test_processes_share_a_batch(data: DetectionSet) -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 20])
 def test_tests_see_every_image_once_as_it_is(data: DetectionSet, world: int) -> None:
     found = [batch for rank in range(world) for batch in batches.test_batches(data, 4, 2, rank, world)]
-    assert sorted(index for batch in found for index in batch.indices) == list(range(10))
+    assert sorted(batch.indices for batch in found) == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)]
     for batch in found:
         for index, image in zip(batch.indices, batch.images, strict=True):
             assert torch.equal(image, pixels(data, index))

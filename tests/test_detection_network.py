@@ -17,7 +17,6 @@ from torchvision.ops import box_iou, sigmoid_focal_loss
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 from vivi.detection.network import Detector, FocalLoss, Norm, Target, build_detector, encode, losses, match
-from vivi.errors import UserError
 from vivi.model.encoder import Architecture
 from vivi.transfer.models import Model, load_model
 
@@ -153,11 +152,13 @@ def test_a_box_that_no_anchor_overlaps_takes_none() -> None:
 def test_images_lie_normalised_in_the_corner_of_a_batch_and_keep_their_shape() -> None:
     detector = build_detector(load_model("untrained:test_resnet", size=64), 3, min_size=96, max_size=128)
     images, _ = some_images()
-    batch, sizes = detector._batch(images)
+    batch, sizes = detector._batch(images, ())
     assert sizes == [(85, 128), (128, 80), (96, 96)], "short side 96 unless the long one would exceed 128"
     assert batch.shape == (3, 3, 128, 128)
     assert batch[0, :, 85:].eq(0).all() and batch[2, :, :, 96:].eq(0).all()
     mean, std = (values.view(3, 1, 1) for values in (detector.mean, detector.std))
+    alone, _ = detector._batch(images[2:], [(85, 128), (128, 80)])
+    assert torch.equal(alone[0], batch[2]), "padded as with those beside it"
     slow = nn.functional.interpolate(((images[2] - mean) / std)[None], (96, 96), mode="bilinear")[0]
     torch.testing.assert_close(batch[2, :, :96, :96], slow, rtol=1e-4, atol=1e-4)
 
@@ -246,17 +247,12 @@ def test_synchronised_norms_of_one_process_use_and_learn_the_statistics_of_the_b
     assert {name for name in norm_names(backbone) if "running" in name} <= moved(backbone, before)
 
 
-def test_several_processes_share_statistics_on_gpus_and_cannot_on_cpus() -> None:
+def test_several_processes_share_statistics() -> None:
     torch.manual_seed(0)
     model = load_model("untrained:test_resnet", size=64)
     for processes, kind in ((1, nn.BatchNorm2d), (2, nn.SyncBatchNorm)):
         detector = build_detector(model, 3, min_size=48, max_size=64, processes=processes)
         assert detector.norms and all(isinstance(norm, kind) for norm in detector.norms)
-    with pytest.raises(UserError, match="--norm frozen"):
-        detector(*some_images())
-    detector.detect(some_images()[0])  # needs no statistics of others
-    frozen = build_detector(model, 3, norm="frozen", min_size=48, max_size=64, processes=2)
-    frozen(*some_images())
 
 
 def test_group_norm_ignores_the_choice() -> None:

@@ -183,9 +183,10 @@ def test_different_boxes_with_one_id_are_both_kept(folder: Path) -> None:
         (image(50, "../secret.jpg"), ("leads out of the folder", "secret.jpg")),
         (image(50, "sub/../../secret.jpg"), ("leads out of the folder",)),
         (image(50, "/secret.jpg"), ("leads out of the folder",)),
-        ({"id": 50}, ("without an id or a file_name", "number 1")),
-        (image(True, "a.jpg"), ("without an id or a file_name",)),
-        (["a.jpg"], ("without an id or a file_name",)),
+        (image(50, "sized.jpg", width="60"), ("whose file has another size", "(60 × 40, not '60' × 40)")),
+        ({"id": 50}, ("without a whole number as id or a file_name", "number 1")),
+        (image(True, "a.jpg"), ("without a whole number as id or a file_name",)),
+        (["a.jpg"], ("without a whole number as id or a file_name",)),
     ],
 )
 def test_a_broken_image_loses_nothing_but_its_boxes(folder: Path, row: Any, words: tuple[str, ...]) -> None:
@@ -193,6 +194,7 @@ def test_a_broken_image_loses_nothing_but_its_boxes(folder: Path, row: Any, word
     (folder / "images" / "empty.jpg").touch()
     (folder / "images" / "text.jpg").write_text("not a picture" * 100)
     (folder / "images" / "sub").mkdir()
+    picture(folder / "images" / "sized.jpg")
     picture(folder / "images" / "large.jpg", 80, 30)
     picture(folder / "images" / "turned.jpg", HEIGHT, WIDTH)
     picture(folder / "secret.jpg")
@@ -232,7 +234,7 @@ def test_category_rows_that_are_wrong_are_noted(folder: Path) -> None:
     write(folder / "instances_train.json", [image(1, "a.jpg")], [box(1, 1, category=8)], rows)
     train, _ = open_sets(folder)
     assert train.classes == ("cat", "dog") and train.images[0].labels.tolist() == [1]
-    assert noted(train, "'cow' with the id of 'cat'") and noted(train, "without an id or a name")
+    assert noted(train, "'cow' with the id of 'cat'") and noted(train, "without a whole number as id or a name")
     assert noted(train, "taken as one class: 'dog'")
 
 
@@ -266,7 +268,7 @@ def test_a_folder_without_annotations_says_what_is_looked_for(folder: Path, tmp_
     with pytest.raises(UserError, match="is no folder"):
         open_sets(tmp_path / "nothing")
     os.remove(folder / "instances_val.json")
-    with pytest.raises(UserError, match=r"no annotations for test: neither instances_val.json nor .* --test"):
+    with pytest.raises(UserError, match=r"no annotations for test: none of instances_val.json, .* --test"):
         open_sets(folder)
     with pytest.raises(UserError, match=r"missing.json cannot be read"):
         open_sets(folder, test=tmp_path / "missing.json")
@@ -283,3 +285,23 @@ def test_the_fingerprint_tells_content_but_not_the_place(folder: Path, tmp_path:
     other = open_sets(moved)[0].fingerprint()
     assert other != before
     assert train_with(moved, [], [box(50, 1, (0, 0, 9, 9))]).fingerprint() not in (before, other)
+
+
+def test_a_file_that_is_listed_twice_is_used_once(folder: Path) -> None:
+    data = train_with(folder, [image(50, "./a.jpg")], [box(60, 50)])
+    assert [one.id for one in data.images] == [50, 2]
+    assert noted(data, "1 image with the file of another, left out: 'a.jpg' (1)")
+    assert noted(data, "1 annotation of an image that is left out", "(image 1)")
+
+
+@pytest.mark.parametrize("crowd", ["0", "no", 2, [1]])
+def test_an_iscrowd_that_says_neither_yes_nor_no_is_noted(folder: Path, crowd: Any) -> None:
+    data = train_with(folder, [], [box(60, 1, iscrowd=crowd)])
+    assert noted(data, "with an iscrowd that is neither 0 nor 1, left out: id 60")
+
+
+def test_names_of_categories_are_on_one_line(folder: Path) -> None:
+    for file in ("instances_train.json", "instances_val.json"):
+        content = json.loads((folder / file).read_text())
+        write(folder / file, content["images"], content["annotations"], [{"id": 2, "name": "a \n b"}, CATEGORIES[0]])
+    assert open_sets(folder)[0].classes == ("a b", "dog")

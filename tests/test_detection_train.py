@@ -40,7 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def words(data: Path, out: Path, *flags: object, encoder: str = ENCODER) -> list[str]:
     """As small as it gets: batches of two images of 64 px."""
-    small = ["--schedule", "short", "--steps", 4, "--batch", 2, "--min-size", 48, "--max-size", 64, "--seeds", 1]
+    small = ["--schedule", "short", "--steps", 4, "--batch", 2, "--min-size", 48, "--max-size", 96, "--seeds", 1]
     own = ["--lr", 0.005, "--warmup", 2, "--device", "cpu", "--threads", 1]
     named = ["evaluate", "detection", "--encoder", encoder, "--data", data, "--out", out, *small, *own, *flags]
     return [str(word) for word in named]
@@ -113,8 +113,9 @@ def test_a_loss_that_never_decays_ends_in_one_line(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vivi.detection.train.MOST_HALVINGS", 1)
-    said = refusal(data, tmp_path, "--lr", 1000, "--clip", 0)
-    assert "does not decay at any learning rate down to 500 " in said and "are the annotations right?" in said
+    for _ in range(2):  # also when it is tried again
+        said = refusal(data, tmp_path, "--lr", 1000, "--clip", 0)
+        assert "does not decay at any learning rate down to 500 " in said and "--clip 10" in said
 
 
 # --- resuming ---
@@ -144,6 +145,15 @@ def test_a_run_that_is_asked_to_stop_saves_its_step_and_goes_on_to_the_same_bits
     assert lines_of(tmp_path) == lines_of(undisturbed)
 
 
+def test_a_stop_while_testing_is_heard(data: Path, tmp_path: Path) -> None:
+    flags = ("--steps", 1, "--batch", 1)
+    stopped = start_signalled(signal.SIGINT, Path("*val0.png"), 2, *words(data, tmp_path, *flags))  # 1: its size
+    _, errors = stopped.communicate(timeout=120)
+    assert stopped.returncode == 130 and not list(tmp_path.glob("runs/*/*/run.json")), errors
+    vivi_here(*words(data, tmp_path, *flags))
+    assert len(result_of(tmp_path).runs) == 1
+
+
 def test_finished_runs_are_not_repeated_and_more_seeds_are_added(data: Path, tmp_path: Path) -> None:
     vivi_here(*words(data, tmp_path, "--steps", 2))
     (first,) = result_of(tmp_path).runs
@@ -151,6 +161,8 @@ def test_finished_runs_are_not_repeated_and_more_seeds_are_added(data: Path, tmp
     result = result_of(tmp_path)
     assert result.runs[0] == first and len(result.runs) == 2 and "run 1: " not in said
     assert result.median.ap == statistics.median(run.precision.ap for run in result.runs)
+    vivi_here(*words(data, tmp_path, "--steps", 2))
+    assert result_of(tmp_path).runs == result.runs  # none is lost where fewer are asked for
 
 
 # --- machines ---
@@ -171,9 +183,9 @@ def test_micro_batches_and_processes_compute_the_same_steps(data: Path, tmp_path
         found = lines_of(tmp_path / out)
         assert [line["step"] for line in found] == [line["step"] for line in expected] == [4]
         for name, value in expected[0].items():
-            assert found[0][name] == pytest.approx(value, rel=1e-3), name
+            assert found[0][name] == pytest.approx(value, rel=1e-5), name
         one_ap, other = (result_of(tmp_path / o).runs[0].precision.ap for o in ("one", out))
-        assert other == pytest.approx(one_ap, abs=0.02)
+        assert other == pytest.approx(one_ap, abs=1e-3)
 
 
 def test_what_the_machine_cannot_do_is_refused_before_any_work(data: Path, tmp_path: Path) -> None:
@@ -223,7 +235,7 @@ def test_the_result_says_all_that_it_depends_on_and_has_a_picture(data: Path, un
         (Tuned(schedule="short", clip=10), "short"),
         (Tuned(schedule="short", steps=90_000), "own"),
         (Tuned(min_size=400), "own"),
-        (Tuned(seeds=1), "own"),
+        (Tuned(seeds=1), "standard"),
     ],
 )
 def test_only_a_schedule_that_was_left_as_it_is_has_its_name(tuned: Tuned, label: str) -> None:

@@ -36,7 +36,14 @@ def test_results_of_before_are_read_and_impossible_ones_are_not(tmp_path: Path) 
     path = write_result(tmp_path, good)
     assert read_result(path) == good
     content = json.loads(path.read_text())
-    for wrong in ({"top5": None}, {"top5": 0.5}, {"top5": 1.1}, {"unreadable": -1}, {"notes": [3]}, {"notes": None}):
+    for wrong in (
+        {"benchmark": "knn"},
+        {"top5": 0.5},
+        {"top5": 1.1},
+        {"unreadable": -1},
+        {"notes": [3]},
+        {"notes": None},
+    ):
         path.write_text(json.dumps(content | wrong))
         with pytest.raises(UserError, match=r"is no result of vivi evaluate \("):
             read_result(path)

@@ -84,7 +84,7 @@ def test_a_page_of_detection_alone(results: Path, printed: tuple[Page, str]) -> 
 
 def test_other_schedules_are_marked_and_compared_among_themselves(results: Path, printed: tuple[Page, str]) -> None:
     page, _ = printed
-    assert "can be compared with rows of the same schedule, not with the paper" in page.text
+    assert "can be compared with rows of the same settings, not with the paper" in page.text
     section = page.html[page.html.index('id="detection"') : page.html.index("In the paper")]
     assert section.count('<span class="badge">short</span>') == 2 and section.count('<span class="badge">own') == 1
     assert section.count('class="best"') == 5  # of the two by the standard schedule; no object is small

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from vivi.bench.options import check_file
+from vivi.detection.settings import Norm
 from vivi.errors import check_ranges
 
 
@@ -26,7 +26,7 @@ class DetectionBenchOptions:
     """Objects in each image."""
     classes: int = 91
     """Kinds of objects; torchvision counts 91 for COCO."""
-    norm: Literal["synchronised", "frozen"] = "synchronised"
+    norm: Norm = "synchronised"
     """Batch norm in training, or frozen: in both detectors."""
     measure: int = 20
     """Steps of each round."""

@@ -90,8 +90,9 @@ def _categories(rows: Iterable[Any], notes: Notes) -> dict[int, str]:
     for number, row in enumerate(rows, start=1):
         key = whole(row.get("id")) if isinstance(row, dict) else None
         name = row.get("name") if isinstance(row, dict) else None
-        if key is None or not isinstance(name, str) or not name:
-            notes.add("category row", "without an id or a name, left out", f"number {number}")
+        name = " ".join(name.split()) if isinstance(name, str) else ""  # it is printed on one line
+        if key is None or not name:
+            notes.add("category row", "without a whole number as id or a name, left out", f"number {number}")
         elif names.setdefault(key, name) != name:
             notes.add("category row", "with the id of another, left out", f"{name!r} with the id of {names[key]!r}")
     for name, count in Counter(names.values()).items():
@@ -183,7 +184,10 @@ def _box(
     inside = (x2 - x1) * (y2 - y1)
     area = float(row["area"]) if _is_number(row.get("area")) and row["area"] > 0 else inside
     area = min(area, inside) if clipped else area
-    return image, Box(corners, labels[category], area, bool(row.get("iscrowd")), clipped)
+    crowd = row.get("iscrowd", 0)
+    if crowd not in (0, 1, None):  # True is 1
+        raise Unusable("with an iscrowd that is neither 0 nor 1, left out", f" ({str(crowd)[:20]!r})")
+    return image, Box(corners, labels[category], area, bool(crowd), clipped)
 
 
 def _inside(

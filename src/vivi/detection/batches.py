@@ -39,6 +39,11 @@ class Batch:
     images: list[Tensor]  # uint8 (3, height, width), on the CPU
     targets: list[dict[str, Tensor]]  # boxes float32 (n, 4), x1 y1 x2 y2 in pixels; labels int64 (n,); no crowds
     unreadable: tuple[str, ...]  # what is grey and without boxes because it could not be decoded
+    shapes: tuple[tuple[int, int], ...]  # height and width of all images of the step, those of other processes too
+
+
+# Images of a batch (index, flipped), and the shapes of all that it is a share of.
+_Plan = tuple[Sequence[tuple[int, bool]], tuple[tuple[int, int], ...]]
 
 
 # --- which images ---
@@ -106,33 +111,39 @@ def train_batches(
         raise ValueError(f"{world} processes cannot share a batch of {batch} equally")
     portrait = orientations(data)
     share = slice(rank * batch // world, (rank + 1) * batch // world)
-    plans = (
-        list(zip(batch_order(portrait, batch, seed, step), flips(batch, seed, step), strict=True))[share]
-        for step in range(start, stop)
-    )
-    return _read_ahead(data, plans, batch // world, threads, pin)
+
+    def plan(step: int) -> _Plan:
+        order = batch_order(portrait, batch, seed, step)
+        return list(zip(order, flips(batch, seed, step), strict=True))[share], _shapes(data, order)
+
+    return _read_ahead(data, map(plan, range(start, stop)), batch // world, threads, pin)
 
 
 def test_batches(
     data: DetectionSet, batch: int, threads: int, rank: int = 0, world: int = 1, pin: bool = False
 ) -> Generator[Batch, None, None]:
-    """Every image once, in order, as it is: this process's share of them, batch // world at a time."""
-    share = max(1, batch // world)
-    mine = range(rank, len(data.images), world)
-    plans = ([(index, False) for index in mine[first : first + share]] for first in range(0, len(mine), share))
-    return _read_ahead(data, plans, share, threads, pin)
+    """Every image once, in order, as it is, in batches that are the same for any number of processes: every world-th
+    of them is this process's."""
+    numbers = range(len(data.images))
+    mine = (numbers[first : first + batch] for first in range(rank * batch, len(numbers), world * batch))
+    plans = (([(index, False) for index in some], _shapes(data, some)) for some in mine)
+    return _read_ahead(data, plans, batch, threads, pin)
+
+
+def _shapes(data: DetectionSet, indices: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    return tuple((data.images[index].height, data.images[index].width) for index in indices)
 
 
 def _read_ahead(
-    data: DetectionSet, plans: Iterable[Sequence[tuple[int, bool]]], size: int, threads: int, pin: bool
+    data: DetectionSet, plans: Iterable[_Plan], size: int, threads: int, pin: bool
 ) -> Generator[Batch, None, None]:
-    """Batches of planned images (index, flipped), in order, a few of them ahead of whoever asks."""
+    """Planned batches, in order, a few of them ahead of whoever asks."""
     most = _batches_ahead(data, size)
     pool = ThreadPoolExecutor(threads or available_cores(), "detection")
     try:
-        waiting: deque[tuple[Sequence[tuple[int, bool]], list[Future[_Read]]]] = deque()
+        waiting: deque[tuple[_Plan, list[Future[_Read]]]] = deque()
         for plan in plans:
-            waiting.append((plan, [pool.submit(_read, data.images[index], flip, pin) for index, flip in plan]))
+            waiting.append((plan, [pool.submit(_read, data.images[index], flip, pin) for index, flip in plan[0]]))
             if len(waiting) > most:
                 yield _gathered(*waiting.popleft())
         while waiting:
@@ -156,13 +167,14 @@ class _Read:
     unreadable: str
 
 
-def _gathered(plan: Sequence[tuple[int, bool]], futures: Sequence[Future[_Read]]) -> Batch:
+def _gathered(plan: _Plan, futures: Sequence[Future[_Read]]) -> Batch:
     read = [future.result() for future in futures]
     return Batch(
-        indices=tuple(index for index, _ in plan),
+        indices=tuple(index for index, _ in plan[0]),
         images=[one.pixels for one in read],
         targets=[one.target for one in read],
         unreadable=tuple(one.unreadable for one in read if one.unreadable),
+        shapes=plan[1],
     )
 
 

@@ -8,9 +8,12 @@ The key is a checksum of what the precision depends on, so that a run is done on
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from shutil import rmtree
@@ -19,14 +22,14 @@ import torch
 from rich.console import Console
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vivi.detection.batches import test_batches
+from vivi.detection.batches import Batch, test_batches
 from vivi.detection.network import Detector, build_detector
 from vivi.detection.pictures import choose_images, draw_detections
 from vivi.detection.result import DetectionResult, DetectorRun, Precision, read_run
 from vivi.detection.score import Detections, average_precision
 from vivi.detection.sets import open_sets
 from vivi.detection.settings import Detected, Machine, Tuned
-from vivi.detection.train import Job, Trained, train_detector
+from vivi.detection.train import Job, Trained, out_of_memory_named, train_detector
 from vivi.errors import UserError
 from vivi.progress import ProgressLine
 from vivi.storage import StorageError, write_atomically
@@ -75,6 +78,8 @@ class _Evaluation:
             ProgressLine("detection", self.tuned.seeds * self.tuned.steps, self.console) as progress,
         ):
             runs = [self._run(seed, stop, progress) for seed in range(self.tuned.seeds)]
+            while more := self._find(len(runs)):  # of an earlier call that asked for more seeds
+                runs.append(more)
         result = self._result(runs, time.monotonic() - began)
         if self.world.rank == 0:
             middle = sorted(runs, key=lambda run: run.precision.ap)[(len(runs) - 1) // 2]
@@ -103,28 +108,42 @@ class _Evaluation:
         folder, about = self._folder(seed), (self.machine, self.world, self.console, show)
         trained = train_detector(Job(self._build, self.train, self.tuned, seed, folder, *about), stop)
         show(self.tuned.steps, "testing")
-        detections, unreadable = self._detect(trained.detector)
+        detections, unreadable = self._detect(trained.detector, stop)
         run = self.world.first_alone(lambda: self._finish(seed, trained, detections, unreadable, began))
         self.console.print(f"run {seed + 1}: {_said(run)}" if run else "", soft_wrap=True)
         found = run or self._find(seed)
-        assert found is not None  # the first process has just written it
+        if found is None:  # the first process has just written it
+            raise UserError(f"{folder} is not the same folder for all processes: give --out one that they share")
         return found
 
-    def _detect(self, detector: Detector) -> tuple[list[Detections], list[str]]:
+    def _detect(self, detector: Detector, stop: StopRequest) -> tuple[list[Detections], list[str]]:
         """What is found on each test image, and a line for each that cannot be read."""
-        world, device = self.world, self.world.device
+        world, device, batch = self.world, self.world.device, self.tuned.batch
         mine: dict[int, Detections] = {}
         unreadable: list[str] = []
         pin = device.type == "cuda"
-        for batch in test_batches(self.test, self.tuned.batch, self.machine.threads, world.rank, world.size, pin):
-            found = detector.detect([image.to(device, non_blocking=True) for image in batch.images])
-            for index, one in zip(batch.indices, found, strict=True):
-                boxes, scores, labels = (one[name].cpu().numpy() for name in ("boxes", "scores", "labels"))
-                mine[index] = Detections(boxes, scores, labels)
-            unreadable += batch.unreadable
+        batches = test_batches(self.test, batch, self.machine.threads, world.rank, world.size, pin)
+        with closing(batches):
+            for _ in range(math.ceil(len(self.test.images) / (batch * world.size))):  # as often everywhere
+                if world.any(stop.requested):
+                    raise KeyboardInterrupt
+                for some in itertools.islice(batches, 1):
+                    mine.update(zip(some.indices, self._found(detector, some), strict=True))
+                    unreadable += some.unreadable
         everywhere = {index: one for part in world.gather_objects(mine) for index, one in part.items()}
         lines = [line for part in world.gather_objects(unreadable) for line in part]
         return [everywhere[index] for index in range(len(self.test.images))], lines
+
+    def _found(self, detector: Detector, batch: Batch) -> Iterator[Detections]:
+        """What is found on the images of a batch."""
+        at_once = self.machine.micro_batch or len(batch.images)
+        for first in range(0, len(batch.images), at_once):
+            some = batch.images[first : first + at_once]
+            with out_of_memory_named():
+                images = [image.to(self.world.device, non_blocking=True) for image in some]
+                found = detector.detect(images, batch.shapes)
+            for one in found:
+                yield Detections(*(one[name].cpu().numpy() for name in ("boxes", "scores", "labels")))
 
     def _finish(
         self, seed: int, trained: Trained, detections: Sequence[Detections], unreadable: Sequence[str], began: float
@@ -134,8 +153,8 @@ class _Evaluation:
         notes = tuple(f"nothing was seen of {line}" for line in (*trained.unreadable, *unreadable))
         run = DetectorRun(seed, precision, trained.lr, trained.restarts, notes, round(time.monotonic() - began, 2))
         folder = self._folder(seed)
-        draw_detections(self.test, choose_images(self.test), detections, folder / "detections.png")
         content = {**self._about(seed), **asdict(run)}
+        draw_detections(self.test, choose_images(self.test), detections, folder / "detections.png")
         write_atomically(folder / "run.json", json.dumps(content, indent=1).encode() + b"\n")
         for checkpoints in folder.glob("attempt-*/checkpoints"):
             rmtree(checkpoints, ignore_errors=True)
@@ -192,7 +211,7 @@ class _Evaluation:
         self.console.print(
             f"{self.model.name}: RetinaNet, {len(self.train.images):,} images to train on, "
             f"{len(self.test.images):,} to test on, {len(self.train.classes):,} classes; "
-            f"{tuned.steps:,} steps of {tuned.batch} images, {tuned.seeds} times, on "
+            f"{tuned.steps:,} steps of {tuned.batch} images, {tuned.seeds} ×, on "
             f"{self.world.device}{processes}",
             soft_wrap=True,
         )

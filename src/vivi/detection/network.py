@@ -26,7 +26,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,12 +38,9 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import box_iou
 
 from vivi.detection.pyramid import Maps, Pyramid
+from vivi.detection.settings import Norm
 from vivi.model.encoder import memory_format
 from vivi.transfer.models import Model
-
-# What becomes of batch norm in the encoder: statistics of the whole batch, over all processes; or the encoder's own
-# statistics, scales and shifts, which then never change.
-Norm = Literal["synchronised", "frozen"]
 
 POSITIVE, BACKGROUND = 0.5, 0.4  # IoU from which on an anchor is an object, and below which it is none
 ALPHA = 0.25  # of the focal loss; its γ of 2 is written out below
@@ -103,21 +100,27 @@ class Detector(nn.Module):
                 norm.eval()
         return self
 
-    def forward(self, images: list[Tensor], targets: list[Target]) -> dict[str, Tensor]:
-        """Images (3, h, w), uint8, and their objects -> the two losses."""
-        batch, sizes = self._batch(images)
+    def forward(
+        self, images: list[Tensor], targets: list[Target], beside: Sequence[tuple[int, int]] = ()
+    ) -> dict[str, Tensor]:
+        """Images (3, h, w), uint8, and their objects -> the two losses.
+
+        `beside` are heights and widths of images that belong to the same batch: what an image is padded to then does
+        not depend on how a batch is cut into pieces.
+        """
+        batch, sizes = self._batch(images, beside)
         levels, outputs = self._network(batch)
         anchors = torch.cat(self._anchors(batch, levels))
         boxes = [_scaled(t["boxes"], i.shape[1:], size) for t, i, size in zip(targets, images, sizes, strict=True)]
         return losses(outputs, anchors, boxes, [target["labels"] for target in targets])
 
     @torch.no_grad()
-    def detect(self, images: list[Tensor]) -> list[Target]:
+    def detect(self, images: list[Tensor], beside: Sequence[tuple[int, int]] = ()) -> list[Target]:
         """For each image: boxes (m, 4) in its own pixels, labels (m,) and scores (m,), the best first."""
         training = self.training
         self.eval()
         try:
-            batch, sizes = self._batch(images)
+            batch, sizes = self._batch(images, beside)
             levels, outputs = self._network(batch)
         finally:
             self.train(training)
@@ -129,10 +132,11 @@ class Detector(nn.Module):
             one["boxes"] = _scaled(one["boxes"], size, image.shape[1:])
         return found
 
-    def _batch(self, images: list[Tensor]) -> tuple[Tensor, list[tuple[int, int]]]:
+    def _batch(self, images: list[Tensor], beside: Sequence[tuple[int, int]]) -> tuple[Tensor, list[tuple[int, int]]]:
         """Resized, in the upper left corners of one normalised batch; and their sizes there."""
         sizes = [self._resized(*image.shape[1:]) for image in images]
-        height, width = (math.ceil(max(sides) / self.multiple) * self.multiple for sides in zip(*sizes, strict=True))
+        largest = map(max, zip(*sizes, *(self._resized(*shape) for shape in beside), strict=True))
+        height, width = (math.ceil(side / self.multiple) * self.multiple for side in largest)
         batch = torch.empty(
             (len(images), 3, height, width), device=images[0].device, memory_format=self.memory_format
         )

@@ -126,7 +126,7 @@ def _find(data: Path, given: Path | None, known: Sequence[str], part: str) -> Pa
     found = [data / name for name in known if os.path.isfile(data / name)]
     if not found:
         raise UserError(
-            f"{data} has no annotations for {part}: neither {known[0]} nor {known[2]} nor {known[3]}; "
+            f"{data} has no annotations for {part}: none of {', '.join(known)}; "
             f"put one there, or name a file in COCO's format with --{part}"
         )
     return found[0]
@@ -185,23 +185,28 @@ def _images(data: Path, content: Content) -> tuple[dict[int, _File], set[int]]:
             notes.add("image", found.why, f"{rows[key]['file_name']!r}{found.particular}")
     if not files:
         raise UserError(f"none of the images of {notes.file} can be used ({'; '.join(notes.lines())}); correct it")
-    return files, rows.keys() - files.keys()
+    listed = {whole(row["id"]) for row in content.images if isinstance(row, dict) and "id" in row}
+    return files, {key for key in listed if key is not None and key not in files}
 
 
 def _named_images(rows: Iterable[Any], notes: Notes) -> dict[int, dict[str, Any]]:
     """The rows of images that have an id of their own and a name inside the folder, by id."""
     kept: dict[int, dict[str, Any]] = {}
+    files: set[str] = set()
     for number, row in enumerate(rows, start=1):
         key = whole(row.get("id")) if isinstance(row, dict) else None
         name = row.get("file_name") if isinstance(row, dict) else None
         if key is None or not isinstance(name, str) or not name:
-            notes.add("image", "without an id or a file_name, left out", f"number {number}")
+            notes.add("image", "without a whole number as id or a file_name, left out", f"number {number}")
         elif os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == "..":
             notes.add("image", "with a path that leads out of the folder, left out", repr(name))
         elif key in kept:
             notes.add("image", "with the id of another, left out", f"{name!r} ({key})")
+        elif os.path.normpath(name) in files:  # without the objects it has there, or with others
+            notes.add("image", "with the file of another, left out", f"{name!r} ({key})")
         else:
             kept[key] = row
+            files.add(os.path.normpath(name))
     return kept
 
 
@@ -253,9 +258,9 @@ def _look_at(path: Path, width: Any, height: Any) -> _File | Unusable:
         if isinstance(error, UnidentifiedImageError):
             why = f"damaged, or none of {', '.join(FORMATS)}"
         return Unusable("whose file is unreadable, left out", f" ({why})")
-    if (width, height) in ((None, None), (file.width, file.height)):
+    if (width, height) == (None, None) or (whole(width), whole(height)) == (file.width, file.height):
         return file
-    said = f"{str(width)[:9]} × {str(height)[:9]}"
+    said = " × ".join(repr(side)[:12] for side in (width, height))
     turned = "; store it upright, EXIF is not followed" if (height, width) == (file.width, file.height) else ""
     return Unusable("whose file has another size, left out", f" ({file.width} × {file.height}, not {said}{turned})")
 

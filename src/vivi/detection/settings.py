@@ -97,8 +97,8 @@ class Tuned:
 
     @property
     def label(self) -> str:
-        """The schedule's name, if nothing but the norm was changed."""
-        as_it_is = Tuned(schedule=self.schedule, norm=self.norm, seeds=max(self.seeds, SEEDS))
+        """The schedule's name, if nothing but the norm and the number of seeds was changed."""
+        as_it_is = Tuned(schedule=self.schedule, norm=self.norm, seeds=self.seeds)
         return self.schedule if self.resolved() == as_it_is.resolved() else "own"
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -104,17 +104,30 @@ def train_detector(job: Job, stop: StopRequest) -> Trained:
         if job.world.rank == 0:
             write_atomically(job.folder / "attempts.json", json.dumps(restarts, indent=1).encode() + b"\n")
             rmtree(job.folder / f"attempt-{len(restarts) - 1}" / "checkpoints", ignore_errors=True)
+    lowest = job.tuned.lr / 2 ** (len(restarts) - 1)
     raise UserError(
-        f"the loss does not decay at any learning rate down to {lr:g} ({restarts[-1]}): are the annotations right?"
+        f"the loss does not decay at any learning rate down to {lowest:g} ({restarts[-1]}): add --clip 10, or look "
+        "whether the boxes are right"
     )
 
 
 def _read_restarts(folder: Path) -> list[str]:
     try:
         content = json.loads((folder / "attempts.json").read_bytes())
-        return [str(reason) for reason in content]
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return []  # none, or damaged by other hands: it is found out again
+    return [str(reason) for reason in content] if isinstance(content, list) else []
+
+
+@contextmanager
+def out_of_memory_named() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise UserError(
+            "the GPU has too little memory for this batch: try a smaller --micro-batch (with --norm frozen, "
+            "where the encoder has batch norm), or a smaller --min-size and --max-size"
+        ) from None
 
 
 class _Attempt:
@@ -173,13 +186,8 @@ class _Attempt:
             group["lr"] = learning_rate(step, self.settings)
         self.optimiser.zero_grad(set_to_none=True)
         torch.manual_seed(1_000_003 * self.job.seed + step)  # for layers that draw lots
-        try:
+        with out_of_memory_named():
             losses = self._gradients(batch)
-        except torch.OutOfMemoryError:
-            raise UserError(
-                "the GPU has too little memory for this batch: try a smaller --micro-batch (with --norm frozen, "
-                "where the encoder has batch norm), or a smaller --min-size and --max-size"
-            ) from None
         gradients = [p.grad for p in self.detector.parameters() if p.grad is not None]
         self.job.world.add_up([*gradients, *losses.values()])
         clip = self.job.tuned.clip or math.inf
@@ -199,13 +207,14 @@ class _Attempt:
                 for target in batch.targets[some]
             ]
             share = len(images) / self.job.tuned.batch
-            losses = {name: loss * share for name, loss in self.detector(images, targets).items()}
+            losses = {name: loss * share for name, loss in self.detector(images, targets, batch.shapes).items()}
             torch.stack(list(losses.values())).sum().backward()
             sums = {name: sums[name] + loss.detach() if sums else loss.detach() for name, loss in losses.items()}
         return sums
 
     def _look(self) -> str:
         """Reads the losses since the last look; what is wrong with them."""
+        self.unreadable.update(*self.job.world.gather_objects(self.unreadable))
         looked = len(self.losses)
         self.losses += torch.stack(self.waiting).tolist()
         self.waiting.clear()
@@ -235,8 +244,9 @@ class _Attempt:
 
     def _save(self, done: int, log: MetricsLog) -> None:
         log.sync()
-        losses = torch.tensor(self.losses, dtype=torch.float64)
-        tensors = {**state_tensors(self.detector, self.optimiser), "losses": losses}
+        tensors = state_tensors(self.detector, self.optimiser)
+        tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
+        tensors["unreadable"] = torch.tensor(list(json.dumps(sorted(self.unreadable)).encode()), dtype=torch.uint8)
         save(self.folder / "checkpoints", done, tensors, keep=1)
         self.saved = time.monotonic()
 
@@ -262,5 +272,6 @@ class _Attempt:
             return 0
         step, tensors = restored
         self.losses = tensors.pop("losses").tolist()
+        self.unreadable.update(json.loads(bytes(tensors.pop("unreadable").tolist())))
         load_state(self.detector, self.optimiser, tensors)
         return step

@@ -178,7 +178,10 @@ def named_architecture(settings: recipes.Encoder, size: int) -> Architecture:
         arguments["width_factor"] = settings.width
     if settings.norm == "group" and not settings.name.startswith("resnetv2"):
         raise UserError(f"--encoder.norm group goes with resnetv2 models, not with {settings.name}")
-    config = timm.models.get_pretrained_cfg(settings.name)
+    try:
+        config = timm.models.get_pretrained_cfg(settings.name)
+    except RuntimeError as error:  # name.tag, and no such tag
+        raise UserError(f"timm has no model '{settings.name}': {first_line(error)}") from None
     if config is not None and config.fixed_input_size:
         arguments["img_size"] = size
     has_its_own = settings.name.endswith("_bit")

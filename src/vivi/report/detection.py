@@ -95,9 +95,12 @@ def measured(result: DetectionResult, part: str) -> Measured | None:
 
 
 def best_parts(result: DetectionResult, results: Sequence[DetectionResult]) -> dict[str, bool]:
-    """Which of its numbers are the highest on its set. Only equal schedules and settings are compared."""
-    same = (result.set, result.schedule, result.settings)
-    rivals = [other.median for other in results if (other.set, other.schedule, other.settings) == same]
+    """Which of its numbers are the highest on its set. Only equal images and settings are compared."""
+
+    def conditions(one: DetectionResult) -> tuple[object, ...]:
+        return one.set, one.data_checksum, one.schedule, one.settings
+
+    rivals = [other.median for other in results if conditions(other) == conditions(result)]
 
     def column(part: str, medians: Sequence[Precision]) -> list[float | None]:
         return [None if (value := getattr(median, part)) is None else 100 * value for median in medians]
@@ -188,7 +191,7 @@ def _intro(results: Sequence[DetectionResult]) -> str:
         return ""
     return (
         '<p class="intro"><b>Other schedules:</b> a row that is marked was not trained by the standard schedule. It '
-        "can be compared with rows of the same schedule, not with the paper.</p>"
+        "can be compared with rows of the same settings, not with the paper.</p>"
     )
 
 

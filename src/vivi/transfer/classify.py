@@ -168,7 +168,8 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     classifier, images = _open(subject)
     model, network = classifier.model, classifier.network
     check_name(model, subject.out)
-    _check_images(model.name, subject, images)
+    weights = checksum(network, model.mean, model.std)
+    _check_results(model.name, weights, subject, images)
     notes = (*images.notes, *_trained_on(subject, images))
     for note in notes:
         console.print(note, style="yellow", soft_wrap=True)
@@ -189,7 +190,7 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
         images={"test": count},
         unreadable=len(unreadable),
         notes=(*notes, *_named(unreadable)),
-        settings={"size": model.size, "classifier_checksum": checksum(network, model.mean, model.std)},
+        settings={"size": model.size, "classifier_checksum": weights},
         encoder_from=model.source,
         encoder_checksum=model.checksum,
         data_checksum=images.fingerprint(),
@@ -232,14 +233,20 @@ def in_one_line(result: Result) -> str:
     return f"{result.encoder}: {top1}{top5} of {result.images['test']:,} images{left_out}"
 
 
-def _check_images(name: str, subject: Classified, images: LabelledImages) -> None:
-    """A result on other images of the same name is not to be lost."""
+def _check_results(name: str, weights: str, subject: Classified, images: LabelledImages) -> None:
+    """A result on other images, or of another classifier, of the same name is not to be lost."""
     for result in read_results(subject.out)[0] if subject.out.is_dir() else ():
-        same = (result.encoder, result.benchmark, result.task) == (name, "classifier", _title(subject.images))
-        if same and result.data_checksum != images.fingerprint():
+        if (result.encoder, result.benchmark, result.task) != (name, "classifier", _title(subject.images)):
+            continue
+        if result.data_checksum != images.fingerprint():
             raise UserError(
                 f"{subject.out} has a result of {name} on other images that are called {result.task} too; "
                 "choose another --out"
+            )
+        if result.settings.get("classifier_checksum", weights) != weights:
+            raise UserError(
+                f"{subject.out} has a result of another classifier that is called {name} too: "
+                "give --name or another --out"
             )
 
 

@@ -160,7 +160,7 @@ def _result(content: dict[str, Any]) -> Result:
         raise ValueError("classes and images must be counts")
     if type(result.unreadable) is not int or result.unreadable < 0:
         raise ValueError("unreadable must be a count")
-    if (result.top5 is not None) != (result.benchmark == "classifier"):
+    if result.top5 is not None and result.benchmark != "classifier":
         raise ValueError("top5 belongs to a classifier")
     if result.top5 is not None and not result.score.median <= result.top5 <= 1:
         raise ValueError("top5 must be between the accuracy and 1")
