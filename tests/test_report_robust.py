@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from rich.console import Console
 from some_results import HOSTILE, a_result, a_robust_result
 from test_inspect import Page
 
-from vivi.report.curves import draw_curves
+from vivi.report.curves import MARKERS, MAX_LINES, draw_curves
 from vivi.report.options import ReportOptions
 from vivi.report.page import write_report
 from vivi.report.paper import robust_rows
+from vivi.report.robust import is_papers, pick_robust
 from vivi.robust.result import RobustResult
 from vivi.robust.scores import Anchor, curve
 from vivi.transfer.results import write_result
@@ -43,12 +45,16 @@ def a_picture(path: Path) -> None:
     Image.fromarray(np.arange(90 * 160 * 3, dtype=np.uint32).astype(np.uint8).reshape(90, 160, 3)).save(path)
 
 
+def on_papers_set(encoder: str, accuracy: float, name: str = VID, **others: Any) -> RobustResult:
+    return replace(a_robust_result(encoder, accuracy, name, 1109, **others), frames=22179)
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("robust") / "results"
     for result in (
-        a_robust_result("strong", 0.9, VID, 200, picture="strong.png"),
-        a_robust_result("holes", 0.7, VID, 200, missing=30, picture="nowhere.png", notes=("<i>x.jpg: empty",)),
+        on_papers_set("strong", 0.9, picture="strong.png"),
+        on_papers_set("holes", 0.7, missing=30, picture="nowhere.png", notes=("<i>x.jpg: empty",)),
         a_robust_result(HOSTILE, 0.4, VID, 200, picture="damaged.png"),
         a_robust_result("strong", 0.8, "coil & co", 60, farthest=4, picture="strong.png"),
     ):
@@ -88,7 +94,7 @@ def test_rows_have_both_scores_where_frames_are_missing(results: Path, printed: 
         (HOSTILE, "all anchors", "10"),
         ("strong", "all anchors", "4"),
     ]
-    found = a_robust_result("holes", 0.7, VID, 200, missing=30).curve
+    found = on_papers_set("holes", 0.7, missing=30).curve
     for line, scores in ((lines[1], found.complete), (lines[2], found.strict)):
         first, last = scores[0], scores[-1]
         assert float(line["anchor_accuracy"]) == pytest.approx(100 * first.right / first.n, abs=1e-3)
@@ -100,15 +106,15 @@ def test_rows_have_both_scores_where_frames_are_missing(results: Path, printed: 
             assert float(line["drop"]) == pytest.approx(drop, abs=2e-4)
         else:  # of different anchors there is none
             assert line["drop"] == ""
-        assert line["missing_frames"] == "30" and line["anchors"] == "200"
-    assert (lines[1]["pm_accuracy_anchors"], lines[2]["pm_accuracy_anchors"]) == ("170", "200")
+        assert line["missing_frames"] == "30" and line["anchors"] == "1109"
+    assert (lines[1]["pm_accuracy_anchors"], lines[2]["pm_accuracy_anchors"]) == ("1079", "1109")
     curves = table(results.parent / "page/tables/robust-curves.csv")
     assert len(curves) == 4 * 11 + 5
     assert [int(line["right"]) for line in curves if line["over"] == "missing frames as wrong"] == [
         interval.right for interval in found.strict
     ]
     text = (results.parent / "page/tables/robust.md").read_text()
-    assert f"| holes (anchors with all frames) | {VID}, k = 10 |" in text and "170 of 200 | 30 frames |" in text
+    assert f"| holes (anchors with all frames) | {VID}, k = 10 |" in text and "1,079 of 1,109 | 30 frames |" in text
     assert "(paper) | ImageNet-Vid-Robust, k = 10 | 68.0 \\[65.2, 70.7\\] | 49.9 \\[46.9, 52.9\\] | 18.1" in text
 
 
@@ -128,8 +134,18 @@ def test_the_papers_rows_are_shown_once(results: Path, printed: tuple[Page, str]
     assert "52.9" not in page.html and "paper" not in page.text
     own = tmp_path / "own"
     write_result(own, a_robust_result("a", 0.5, "my frames", farthest=2))
+    write_result(own, a_robust_result("a", 0.5, VID))  # the name alone says nothing
     page, _ = report(own, tmp_path / "own page")
     assert page.text.count("49.9 [46.9, 52.9]") == 1 and "In the paper" not in page.html.split('id="paper"')[0]
+
+
+def test_the_papers_set_is_known_by_its_frames_and_the_farthest_come_first() -> None:
+    near = [a_robust_result(name, accuracy, "b", farthest=2) for name, accuracy in (("a", 0.99), ("d", 0.9))]
+    far = a_robust_result("z", 0.2, "b")
+    papers = on_papers_set("p", 0.1, "c")
+    order, problems = pick_robust([*near, far, papers, a_robust_result("q", 0.9, "c", farthest=5)])
+    assert [(one.set, one.encoder) for one in order] == [("c", "p"), ("c", "q"), ("b", "z"), ("b", "a"), ("b", "d")]
+    assert [is_papers(one) for one in order] == [True, False, False, False, False] and not problems
 
 
 def test_the_figure_of_each_set(results: Path, printed: tuple[Page, str]) -> None:
@@ -146,9 +162,21 @@ def test_the_figure_of_each_set(results: Path, printed: tuple[Page, str]) -> Non
             assert corner == ((23, 26, 32) if "-dark" in name else (255, 255, 255))
             assert len(np.unique(np.asarray(image.convert("L"))[::3, ::3])) > 50
     alt = next(value for key, value in page.attributes if key == "alt" and value.startswith("Curves"))
-    strict = a_robust_result("strong", 0.9, VID, 200).curve.strict
+    strict = on_papers_set("strong", 0.9).curve.strict
     assert f"strong from {100 * strict[0].share:.1f} to {100 * strict[-1].share:.1f};" in alt
     assert "dotted, with missing frames as wrong" in page.text and "the paper’s two numbers" in page.text
+
+
+def test_the_best_of_the_curves_lies_on_top(tmp_path: Path) -> None:
+    best, same = a_robust_result("a", 0.5), a_robust_result("b", 0.5)
+    assert best.curve == same.curve
+    picture = draw_curves([best, same], [], tmp_path, "two")
+    assert picture
+    with Image.open(tmp_path / picture.file) as image:
+        pixels = np.asarray(image.convert("RGB"))[image.height // 3 :]  # below the legend
+    blue, orange = ((pixels == colour).all(axis=2).sum() for colour in ((0, 114, 178), (213, 94, 0)))
+    assert blue > 1000 and 0 < orange < 0.1 * blue  # the other's markers look out behind
+    assert len(set(MARKERS)) == len(MARKERS) == MAX_LINES
 
 
 def test_a_crowd_of_models_and_odd_names_can_be_drawn(tmp_path: Path) -> None:
@@ -163,10 +191,15 @@ def test_sets_without_neighbours_and_without_any_frame(tmp_path: Path) -> None:
     write_result(results, a_robust_result("alone", 0.5, "ytbb", farthest=0))
     anchors = [Anchor("a", (("b", 1),))]
     write_result(results, RobustResult("blind", "nothing", curve(anchors, {}, 1), 1, 2, 3, None))
+    some = [Anchor("a", (("b", 1),)), Anchor("c", ())]
+    write_result(results, RobustResult("half", "more", curve(some, {"c": True}, 1), 2, 3, 3, None))
     page, _ = report(results, tmp_path / "page", paper=False)
     assert "of 0 anchors" in page.text and "2 frames" in page.text
+    assert "of 1 anchor" in page.text and "of 1 anchors" not in page.text
     lines = table(tmp_path / "page/tables/robust.csv")
     assert [(line["model"], line["pm_accuracy"], line["drop"]) for line in lines] == [
+        ("half", "100", "0"),
+        ("half", "50", "0"),
         ("blind", "", ""),
         ("blind", "0", "0"),
         ("alone", "", ""),
@@ -178,6 +211,8 @@ def test_doubles_are_said_and_nothing_stale_is_left(tmp_path: Path) -> None:
     results, out = tmp_path / "results", tmp_path / "page"
     first = write_result(results, a_robust_result("vivi", 0.5, picture="vivi.png"))
     second = write_result(results, a_robust_result("other", 0.6, data_checksum="b", reduction="mean"))
+    write_result(results, a_robust_result("own", 0.6, "others"))
+    write_result(results, a_robust_result("its", 0.6, "others", reduction=None))  # nothing to reduce
     write_result(results, a_result("vivi", "dtd", [0.5]))
     a_picture(results / "vivi.png")
     (results / "twice.json").write_text(first.read_text())
@@ -185,9 +220,10 @@ def test_doubles_are_said_and_nothing_stale_is_left(tmp_path: Path) -> None:
     assert "the robustness of vivi on frames is there twice; the first file by name counts" in said
     assert "On frames, the models were not tested on the same frames." in page.text
     assert "On frames, outputs were reduced to the set’s classes in different ways." in page.text
-    assert "How well do they transfer?" in page.text and "2 models on 1 set" in page.text
+    assert "On others, " not in page.text
+    assert "How well do they transfer?" in page.text and "4 models on 2 sets" in page.text
     (out / "pictures/mine.png").write_bytes(b"1")
-    for path in (first, second, results / "twice.json"):
+    for path in (first, second, results / "twice.json", *results.glob("*others.json")):
         path.unlink()
     page, _ = report(results, out, paper=False)
     left = [path.name for folder in ("tables", "figures", "pictures") for path in (out / folder).iterdir()]

@@ -26,9 +26,8 @@ from vivi.model.classifier import Classifier, write_classifier
 from vivi.model.encoder import build_encoder, load_encoder, write_encoder
 from vivi.robust.evaluate import evaluate_robustness
 from vivi.robust.result import RobustResult
-from vivi.robust.scores import Anchor
 from vivi.robust.settings import Robustness
-from vivi.robust.sheet import GREEN, GREY, RED, columns, worst
+from vivi.robust.sheet import GREEN, GREY, RED
 from vivi.transfer.classify import central_square
 from vivi.transfer.results import read_result
 
@@ -159,10 +158,16 @@ def test_a_timm_model_is_scored_through_the_class_map(frames: Path, tmp_path: Pa
     )
     (tmp_path / "map.json").write_text(json.dumps([[0], [9], [1]]))
     line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "two", **flags))
-    assert "names output 9, the classifier has 9" in line
+    assert "names output 9, the classifier has 9, from 0 on" in line
     del flags["class_map"]
     line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "two", **flags))
     assert "has 9 outputs, the set 3 classes" in line
+    with torch.no_grad():
+        network.get_submodule("fc").get_parameter("weight").neg_()
+    save_file(network.state_dict(), weights)
+    (tmp_path / "map.json").write_text(json.dumps(outputs))
+    line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "out", **flags, class_map=tmp_path / "map.json"))
+    assert "has a result of test_resnet (mine) by other weights of the same name: give --name" in line
     headless = {name: value for name, value in network.state_dict().items() if not name.startswith("fc.")}
     save_file(headless, weights)
     line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "two", **flags))
@@ -187,13 +192,38 @@ def test_missing_and_damaged_frames_are_counted_and_named(frames: Path, tmp_path
     assert [one.right for one in result.curve.strict] == [one.right for one in result.curve.complete]
     unreadable, missing = result.notes
     assert unreadable.startswith("1 frames cannot be read: ") and damaged in unreadable
-    assert missing.startswith(f"8 frames are missing: {gone[0]!r}, ") and missing.endswith(" and 3 more")
+    assert missing.startswith(f"7 frames are missing: {gone[0]!r}, ") and missing.endswith(" and 2 more")
     assert missing in said and "; 8 of 78 frames are missing" in said
     assert "run, missing frames as wrong: anchors " in said
     assert f" of {VIDEOS - 1}, PM-{K} " in said and f" of {VIDEOS - 3}; " in said
     # Frames that come later make the same result whole.
     whole, _ = evaluate(run, tmp_path / "out", frames=frames)
     assert not whole.curve.missing and len([*(tmp_path / "out").glob("*.json")]) == 1
+
+
+def write_timm(path: Path, bias: float) -> Path:
+    """A classifier of three classes, the first with this bias."""
+    torch.manual_seed(3)
+    network: nn.Module = timm.create_model("test_resnet", num_classes=3)
+    with torch.no_grad():
+        network.get_submodule("fc").get_parameter("bias")[0] = bias
+    save_file(network.state_dict(), path)
+    return path
+
+
+def test_a_classifier_that_answers_with_no_numbers_is_refused(frames: Path, tmp_path: Path) -> None:
+    weights = write_timm(tmp_path / "nan.safetensors", math.nan)
+    line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "out", weights=weights, frames=frames, farthest=1))
+    assert line.startswith(f"34 frames were given no class: scores are not numbers: {frame(0, 19)!r}, ")
+    assert line.endswith(" and 29 more") and not (tmp_path / "out").exists()
+
+
+def test_frames_that_are_given_no_class_are_wrong_and_named(frames: Path, tmp_path: Path) -> None:
+    rows: dict[str, Any] = {name: classes[0] for name, classes in labels_of(frames).items()}
+    path = write_predictions(tmp_path / "said.json", rows | {frame(0, 20): [-math.inf] * 3})
+    result, _ = evaluate("", tmp_path / "out", predictions=path, metadata=frames)
+    assert result.notes == (f"1 frames were given no class: scores are not numbers: {frame(0, 20)!r}",)
+    assert (result.curve.strict[0].right, result.curve.missing) == (VIDEOS - 1, ())
 
 
 # --- files of predictions ---
@@ -230,15 +260,50 @@ def test_hand_made_predictions_have_the_scores_that_they_must(frames: Path, tmp_
     assert [(one.right, one.n) for one in result.curve.strict] == [(11, 12)] * (K + 1)
 
 
-@pytest.mark.parametrize("row", [3, -1, "dog", None, True, [], [1.0, 2.0], [1.0, None, 0.0], [[1.0], [2.0]], {}, 0.5])
+BAD_SCORES: list[Any] = [
+    *([], [1.0, 2.0], [1.0, None, 0.0], [[1.0], [2.0], [3.0]], ["0", "1", "0"], [True, False, False]),
+    *([math.nan, 0.0, 1.0], [10**400, 0, 0]),
+]
+
+
+@pytest.mark.parametrize("row", [3, -1, "dog", None, True, {}, 0.5, *BAD_SCORES])
 def test_rows_that_are_no_predictions_are_missing_and_named(row: Any, frames: Path, tmp_path: Path) -> None:
     rows = {name: classes[0] for name, classes in labels_of(frames).items()} | {frame(0, 20): row, "val/else.png": 0}
     path = write_predictions(tmp_path / "rows.json", rows)
     result, _ = evaluate("", tmp_path / "out", predictions=path, metadata=frames)
     assert result.curve.missing == (frame(0, 20),)
-    others, wrong, _ = result.notes
+    others, wrong = result.notes
     assert others == "1 rows of rows.json are about frames that are not in the set"
     assert wrong.startswith("1 rows of rows.json are no predictions (") and frame(0, 20) in wrong
+
+
+def test_bad_rows_are_counted_by_what_is_wrong_with_them(frames: Path, tmp_path: Path) -> None:
+    rows: dict[str, Any] = {name: classes[0] for name, classes in labels_of(frames).items()}
+    rows |= {frame(0, 20): 3, frame(1, 20): 4, frame(2, 20): ["1", "2", "3"], frame(3, 20): [0.0] * 9}
+    path = write_predictions(tmp_path / "rows.json", rows)
+    result, _ = evaluate("", tmp_path / "out", predictions=path, metadata=frames)
+    classes, scores, outputs = result.notes
+    begins = "rows of rows.json are no predictions"
+    assert classes == f"2 {begins} (a class must be one of 0 to 2): {frame(0, 20)!r}, {frame(1, 20)!r}"
+    assert scores == f"1 {begins} (scores must be numbers): {frame(2, 20)!r}"
+    assert outputs.startswith(f"1 {begins} (the classifier has 9 outputs, the set 3 classes: ")
+
+
+def test_scores_for_many_frames_are_those_of_each_frame(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivi.robust.predictions.ROWS", 7)
+    random = np.random.default_rng(0)
+    rows = {name: random.random(9).tolist() for name in labels_of(frames)}
+    (tmp_path / "map.json").write_text(json.dumps([[0, 5], [3, 8, 2], [1]]))
+    best = {name: [max(row[0], row[5]), max(row[3], row[8], row[2]), row[1]] for name, row in rows.items()}
+    said = {name: scores.index(max(scores)) for name, scores in best.items()}
+    path = write_predictions(tmp_path / "rows.json", rows)
+    result, _ = evaluate("", tmp_path / "out", predictions=path, metadata=frames, class_map=tmp_path / "map.json")
+    assert [one.right for one in result.curve.strict] == [slow_scores(frames, said, k) for k in range(K + 1)]
+    (tmp_path / "map.json").write_text(json.dumps([[0, 5], [3, 8], [1]]))
+    flags = {"predictions": path, "metadata": frames, "class_map": tmp_path / "map.json"}
+    assert "with another --class-map; give --name" in refusal(lambda: evaluate("", tmp_path / "out", **flags))
 
 
 def test_a_set_of_anchors_alone_has_no_pm_accuracy(frames: Path, tmp_path: Path) -> None:
@@ -254,26 +319,6 @@ def test_a_set_of_anchors_alone_has_no_pm_accuracy(frames: Path, tmp_path: Path)
 # --- the contact sheet ---
 
 
-def test_the_worst_anchors_are_right_themselves_and_wrong_around() -> None:
-    def anchor(name: str) -> Anchor:
-        return Anchor(name, tuple((f"{name}{offset}", offset) for offset in (-2, -1, 1, 2)))
-
-    wrong = ["a", "b1", "c1", "c2", "e", "e-1", "e1", "e2", "e-2"]
-    anchors = [anchor(name) for name in "abcde"]
-    right = {frame: frame not in wrong for one in anchors for frame in one.within(2)}
-    rows = worst(anchors, right, 2)
-    assert [(row.anchor.frame, row.wrong) for row in rows] == [("c", 2), ("b", 1), ("e", 5), ("a", 1)]
-    assert list(rows[0].frames.items()) == [(-2, "c-2"), (-1, "c-1"), (0, "c"), (1, "c1"), (2, "c2")]
-    assert [row.anchor.frame for row in worst(anchors, right, 1, rows=2)] == ["b", "c"]
-    del right["e"]  # missing is not wrong
-    assert worst(anchors, right, 2)[2].wrong == 4
-
-
-def test_columns_are_all_offsets_or_some_evenly() -> None:
-    assert columns(0) == [0] and columns(2) == [-2, -1, 0, 1, 2]
-    assert len(columns(36)) == 21 and columns(36)[0] == -36 and columns(36)[10] == 0 and len(set(columns(11))) == 21
-
-
 def test_the_sheet_has_a_border_for_each_frame(frames: Path, tmp_path: Path) -> None:
     said = {name: classes[0] for name, classes in labels_of(frames).items()}
     said[frame(1, 19)] = 2
@@ -286,6 +331,12 @@ def test_the_sheet_has_a_border_for_each_frame(frames: Path, tmp_path: Path) -> 
     cell, inside = 78 * 78, 72 * 72  # a frame with its border
     assert cell - inside <= colours[RED] < cell and cell - inside <= colours[GREY]
     assert 5 * (cell - inside) <= colours[GREEN] < 6 * (cell - inside)
+    # An anchor whose own frame is missing shows what is wrong around it.
+    near = tmp_path / "some" / frame(1, 19)
+    near.parent.mkdir(parents=True)
+    near.write_bytes((frames / frame(1, 19)).read_bytes())
+    alone, _ = evaluate("", tmp_path / "out3", predictions=path, metadata=frames, frames=tmp_path / "some")
+    assert alone.picture
     # All right the next time: no picture is left over.
     said = {name: classes[0] for name, classes in labels_of(frames).items()}
     again, _ = evaluate("", tmp_path / "out2", predictions=write_predictions(path, said), frames=frames)
@@ -312,14 +363,22 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(frames: Path, tmp_path: Pa
     assert "untrained:resnet18 has no classifier" in line("untrained:resnet18", frames=frames)
     assert "there is no file" in line(predictions=tmp_path / "no.json", metadata=frames)
     empty = write_predictions(tmp_path / "empty.json", {"val/else.png": 0})
-    assert "has no prediction for any of 78 frames (the first, val/" in line(predictions=empty, metadata=frames)
+    assert line(predictions=empty, metadata=frames).endswith(
+        f"has no prediction for any of 78 frames (the first, {frame(0, 17)}, is not there, 'val/else.png' is)"
+    )
     wide = write_predictions(tmp_path / "wide.json", {frame(0, 20): [0.0] * 1000})
     assert "has 1,000 outputs, the set 3 classes" in line(predictions=wide, metadata=frames)
     run = write_run(tmp_path / "run", ("bear", "car", "rose"))
     assert "does not know 1 of the set's 3 classes, 'dog'" in line(run, frames=frames)
     (tmp_path / "void").mkdir()
     known = write_run(tmp_path / "known", CLASSES)
-    assert "none of 78 frames is in" in line(known, frames=tmp_path / "void", metadata=frames)
+    assert "is not there, nothing is); give" in line(known, frames=tmp_path / "void", metadata=frames)
+    (tmp_path / "void/deep").mkdir()
+    for name in ("a.json", "deep/b.PNG"):
+        (tmp_path / "void" / name).touch()
+    assert f"(the first, {frame(0, 17)}, is not there, deep/b.PNG is); give other --frames" in line(
+        known, frames=tmp_path / "void", metadata=frames
+    )
     assert not out.exists()
 
 
@@ -333,5 +392,5 @@ def test_a_result_on_other_data_or_of_another_file_is_not_lost(frames: Path, tmp
     assert "has a result of said on another set called films, or with another --farthest" in line
     write_predictions(path, said | {frame(0, 20): 2})
     line = refusal(lambda: evaluate("", out, predictions=path, metadata=frames))
-    assert "is about other weights of the same name, 'said': give --name" in line
+    assert "has a result of said by other predictions of the same name: give --name" in line
     assert evaluate("", out, predictions=path, metadata=frames, name="second")[0].encoder == "second"

@@ -136,6 +136,7 @@ def test_distances_are_those_of_the_numbers() -> None:
     assert offsets({"v/1/000442.JPEG": ["v/1/000440.JPEG", "v/1/000443.JPEG"], "v/2/7.JPEG": []}) == (
         {"v/1/000442.JPEG": [-2, 1], "v/2/7.JPEG": []},
         [],
+        [],
     )
     assert offsets({"t_3/frame-732.jpg": ["t_3/frame-722.jpg", "t_3/frame-735.jpg"]})[0] == {
         "t_3/frame-732.jpg": [-10, 3]
@@ -147,11 +148,13 @@ def test_views_of_an_object_go_round() -> None:
     assert offsets(views)[0] == {"o1_230.jpg": [-1, 2], "o2_355.jpg": [-2, 1, 2]}
     # Frames are no degrees: these have higher numbers.
     film = {"a/900.jpg": ["a/905.jpg"], "b/300.jpg": ["b/100.jpg"]}
-    assert offsets(film)[0] == {"a/900.jpg": [1], "b/300.jpg": [-40]}
+    found, _, notes = offsets(film)
+    assert found == {"a/900.jpg": [1], "b/300.jpg": [-40]}
+    assert notes == ["the numbers of frames go up by 5: k counts steps of 5"]
 
 
 def test_names_without_numbers_lie_in_the_order_of_the_list() -> None:
     names = {"anchor": ["a", "b", "c"], "x/5.jpg": ["x/4.jpg", "x/6.jpg"], "p/1.jpg": ["q/1.jpg", "q/2.jpg"]}
-    found, by_order = offsets(names)
+    found, by_order, notes = offsets(names)
     assert found == {"anchor": [-1, 1, 2], "x/5.jpg": [-1, 1], "p/1.jpg": [-1, 1]}
-    assert by_order == ["anchor", "p/1.jpg"]
+    assert by_order == ["anchor", "p/1.jpg"] and notes == []

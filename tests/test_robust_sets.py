@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from vivi.errors import UserError
-from vivi.robust.class_maps import outputs_of_classes, read_class_map
+from vivi.robust.class_maps import ClassMap, outputs_of_classes, read_class_map
+from vivi.robust.files import counted
 from vivi.robust.sets import find_frames, find_metadata, read_set
 
 PMSETS: dict[str, Any] = {"val/a/10.png": ["val/a/09.png", "val/a/12.png"], "val/b/5.png": []}
@@ -64,6 +65,14 @@ def test_the_archive_of_the_authors_is_read_as_it_is(tmp_path: Path) -> None:
     assert (robust.name, robust.classes) == ("imagenet-vid-robust", ("airplane", "bear", "zebra"))
 
 
+def test_frames_are_never_taken_from_the_folder_beside(tmp_path: Path) -> None:
+    (tmp_path / "val" / "a").mkdir(parents=True)
+    (tmp_path / "val" / "a" / "10.png").touch()
+    (tmp_path / "other").mkdir()
+    assert find_frames(tmp_path / "val", list(LABELS))[1] == ["val/a/10.png"]
+    assert find_frames(tmp_path / "other", list(LABELS)) == (tmp_path / "other", [])
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -85,36 +94,89 @@ def test_the_metadata_have_a_class_map_or_users_bring_one(tmp_path: Path) -> Non
     write(folder, rev_class_idx_map={"0": [3], "1": [4], "2": [5]})
     assert read_set(folder).class_map == ((3,), (4,), (5,))
     write(tmp_path, other=[[0], [1], [2]])
-    assert read_set(folder, tmp_path / "other.json").class_map == ((0,), (1,), (2,))
+    other = read_set(folder, tmp_path / "other.json")
+    assert other.class_map == ((0,), (1,), (2,)) and other.map_given and not read_set(folder).map_given
+    # It is the same set, whatever outputs mean its classes.
+    assert other.checksum(2) == read_set(folder).checksum(2)
+    assert other.map_checksum() != read_set(folder).map_checksum()
 
 
 # --- which outputs mean a class ---
 
 
+def fitting(
+    class_map: ClassMap | None,
+    classes: tuple[str, ...],
+    outputs: int,
+    names: tuple[str, ...] | None = None,
+    given: bool = False,
+) -> tuple[ClassMap | None, tuple[str, ...]]:
+    return outputs_of_classes(class_map, given, classes, classes[0] != "0", outputs, names)
+
+
 def test_classifiers_of_the_same_classes_are_matched_by_name_or_by_number() -> None:
     classes = ("a", "b", "c")
-    assert outputs_of_classes(None, classes, True, 3, ("a", "b", "c")) == (None, ())
-    assert outputs_of_classes(None, classes, True, 3, ("c", "a", "b")) == (((1,), (2,), (0,)), ())
-    found, notes = outputs_of_classes(None, classes, True, 4, ("c", "x", "a", "b"))
+    assert fitting(None, classes, 3, ("a", "b", "c")) == (None, ())
+    assert fitting(None, classes, 3, ("c", "a", "b")) == (((1,), (2,), (0,)), ())
+    found, notes = fitting(None, classes, 4, ("c", "x", "a", "b"))
     assert found == ((2,), (3,), (0,)) and "1 classes of the classifier" in notes[0]
-    assert outputs_of_classes(None, classes, True, 3, None) == (None, ())
-    assert outputs_of_classes(None, ("0", "1", "2"), False, 3, ("x", "y", "z")) == (None, ())
+    assert fitting(None, classes, 3) == (None, ())
+    assert fitting(None, ("0", "1", "2"), 3, ("x", "y", "z")) == (None, ())
 
 
-def test_a_class_map_counts_where_the_classifier_has_its_outputs() -> None:
-    class_map, classes = ((4,), (), (1, 7)), ("0", "1", "2")
-    assert outputs_of_classes(class_map, classes, False, 8, None)[0] == class_map
-    assert outputs_of_classes(class_map, classes, False, 3, None)[0] is None  # it knows these very classes
-    line = refusal(lambda: outputs_of_classes(class_map, classes, False, 7, None))
-    assert "names output 7, the classifier has 7" in line
+def test_the_sets_own_class_map_is_for_the_classes_of_imagenet() -> None:
+    class_map, classes = ((4,), (), (1, 914)), ("0", "1", "2")
+    assert fitting(class_map, classes, 1000)[0] == class_map
+    assert fitting(class_map, classes, 3)[0] is None  # it knows these very classes
+    for outputs in (915, 999, 1001, 21843):
+        assert refusal(lambda count=outputs: fitting(class_map, classes, count)) == (  # type: ignore[misc]
+            f"the classifier has {outputs:,} outputs, the class map of the set is for ImageNet's 1,000: "
+            "give a --class-map"
+        )
+    assert fitting(class_map, ("a", "b", "c"), 1001, tuple("cab") + ("x",) * 998)[0] == ((1,), (2,), (0,))
+    assert "names output 1,000: give" in refusal(lambda: fitting(((1000,),), ("0",), 1000))
+
+
+def test_a_class_map_that_users_give_must_fit() -> None:
+    class_map, classes = ((4,), (), (1, 7)), ("a", "b", "c")
+    for outputs in (8, 1001):
+        assert fitting(class_map, classes, outputs, given=True)[0] == class_map
+    for names in (None, classes):
+        line = refusal(lambda known=names: fitting(class_map, classes, 3, known, given=True))  # type: ignore[misc]
+        assert "names output 7, the classifier has 3" in line
+
+
+def test_a_class_map_that_stops_short_leaves_no_class_out(tmp_path: Path) -> None:
+    folder = write(tmp_path, pmsets=PMSETS, labels=LABELS, rev_class_idx_map={"0": [3]})
+    robust = read_set(folder)
+    assert robust.class_map == ((3,), (), ()) and len(robust.classes) == 3 and len(robust.anchors) == 2
+    write(folder, rev_class_idx_map={"0": [3], "3": [4]})
+    assert len(read_set(folder).classes) == 4  # a part of a set may lack labels that its map has
+    write(folder, rev_class_idx_map={"0": [3], "99999": [4]})
+    assert "has a class 99999, the set has 3: 0 to 2" in refusal(lambda: read_set(folder))
+    ytbb = write(write_ytbb(tmp_path / "ytbb"), rev_class_idx_map={"1": [3]})
+    (ytbb / "ytbb_class_index.json").unlink()
+    assert len(read_set(ytbb).classes) == 24
+    write(ytbb, rev_class_idx_map={"24": [3]})
+    assert "has a class 24, the set has 24" in refusal(lambda: read_set(ytbb))
 
 
 def test_classes_that_do_not_fit_are_refused() -> None:
-    assert "has 1,000 outputs, the set 30 classes" in refusal(
-        lambda: outputs_of_classes(None, tuple(map(str, range(30))), False, 1000, None)
-    )
-    line = refusal(lambda: outputs_of_classes(None, ("a", "b"), True, 2, ("a", "rose")))
+    assert "has 1,000 outputs, the set 30 classes" in refusal(lambda: fitting(None, tuple(map(str, range(30))), 1000))
+    line = refusal(lambda: fitting(None, ("a", "b"), 2, ("a", "rose")))
     assert "does not know 1 of the set's 2 classes, 'b'" in line
+
+
+def test_the_unit_of_k_is_noted(tmp_path: Path) -> None:
+    views = {"o/350.png": ["o/355.png", "o/000.png"]}
+    robust = read_set(write(tmp_path, pmsets=views, labels=dict.fromkeys(["o/350.png", *views["o/350.png"]], 0)))
+    degrees, steps = robust.notes
+    assert robust.farthest == 2 and degrees.endswith("are read as degrees: 359 lies beside 0")
+    assert steps.endswith("go up by 5: k counts steps of 5")
+
+
+def test_one_anchor_is_one_anchor() -> None:
+    assert [counted(count, "anchor") for count in (0, 1, 1109)] == ["0 anchors", "1 anchor", "1,109 anchors"]
 
 
 # --- what is left out ---
@@ -163,7 +225,10 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
         ("x", "is no class map: it must go from"),
         ({"0": ["x"]}, "'x' for class '0' is no number"),
         ({"0": [1], "1": 2}, "is no class map: "),
-        ({"d": [1]}, "1 for class 'd' is no number"),
+        ({"d": [1]}, "the set has no class 'd'"),
+        ({"1": "d"}, "the set has no class 'd'"),
+        ({"0": []}, "names no outputs"),
+        ({"0": [1, 2], "2": [2]}, "output 2 belongs to classes 0 and 2"),
         ({"3": [1]}, "has a class 3, the set has 3: 0 to 2"),
         ({"-1": 0}, "'-1' for class 0 is no number"),
     ):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_LINES = 6  # as many as there are colours
+MARKERS = "o^vP<>"  # the paper's points are squares
 _NAME = 30  # characters of a name in the legend
 
 
@@ -48,8 +49,8 @@ def draw_curves(
     def draw(figure: Figure, theme: Theme) -> None:
         axes = bare_axes(figure, theme, left=0.55, right=0.2, top=0.45 + LEGEND * lines, bottom=0.5)
         colours = _palette(theme, len(shown))
-        for result, colour in zip(shown, colours, strict=True):
-            _line(axes, result, colour)
+        for place, result in reversed([*enumerate(shown)]):  # the best lies on top
+            _line(axes, result, colours[place], MARKERS[place])
         marks = [(theme.text, theme.muted)[turn % 2] for turn in range(len(paper))]
         for row, colour, turn in zip(paper, marks, range(len(paper)), strict=True):
             _paper_points(axes, row, farthest, colour, turn)
@@ -82,11 +83,11 @@ def _palette(theme: Theme, count: int) -> list[str]:
     return [*(theme.groups[group] for group in groups), theme.ramp[1], theme.baseline][:count]
 
 
-def _line(axes: Axes, result: RobustResult, colour: str) -> None:
+def _line(axes: Axes, result: RobustResult, colour: str, marker: str) -> None:
     complete = [(k, found) for k, found in enumerate(result.curve.complete) if found.n]
     places = [k for k, _ in complete]
     shares = [100 * found.share for _, found in complete]
-    axes.plot(places, shares, color=colour, linewidth=1.8, marker="o", markersize=3.2, zorder=3)
+    axes.plot(places, shares, color=colour, linewidth=1.8, marker=marker, markersize=3.6, zorder=3)
     low, high = [100 * found.low for _, found in complete], [100 * found.high for _, found in complete]
     axes.fill_between(places, low, high, color=colour, alpha=0.16, linewidth=0, zorder=2)
     if result.curve.missing:

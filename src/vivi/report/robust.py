@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -29,12 +28,13 @@ from vivi.report.sections import (
     write_sheet,
 )
 from vivi.report.tables import Entry, Sheet, comma_separated, exact, number
+from vivi.robust.files import counted
 from vivi.robust.result import RobustResult
 from vivi.robust.scores import Interval
 from vivi.storage import write_atomically
 
 TITLE = "Robustness"
-PAPER_SET, PAPER_ANCHORS, PAPER_K = "ImageNet-Vid-Robust", 1109, 10
+PAPER_SET, PAPER_ANCHORS, PAPER_FRAMES, PAPER_K = "ImageNet-Vid-Robust", 1109, 22179, 10
 MAX_NAMES = 10  # of missing frames
 COMPLETE, STRICT = "anchors with all frames", "missing frames as wrong"
 
@@ -82,8 +82,14 @@ def pick_robust(results: Sequence[RobustResult]) -> tuple[list[RobustResult], li
         lambda result: (result.encoder, result.set),
         lambda result: f"the robustness of {title(result)}",
     )
-    order = sorted(found, key=lambda r: (not is_papers(r), r.set, -(percent(r.curve.strict[-1]) or 0), r.encoder))
-    return order, problems
+    first = _papers_sets(found)
+
+    def order(result: RobustResult) -> tuple[bool, str, int, float, str]:
+        # PM accuracies of different k are not to be compared: those of the farthest neighbours come first.
+        score = percent(result.curve.strict[-1]) or 0
+        return result.set not in first, result.set, -result.farthest, -score, result.encoder
+
+    return sorted(found, key=order), problems
 
 
 def title(result: RobustResult) -> str:
@@ -91,8 +97,12 @@ def title(result: RobustResult) -> str:
 
 
 def is_papers(result: RobustResult) -> bool:
-    """Whether the paper has rows on the result's set."""
-    return PAPER_SET.lower() in re.sub(r"[\s_]+", "-", result.set.lower())
+    """Whether it is about the frames that the paper has rows on, whatever their folder is called."""
+    return (result.anchors, result.frames, result.farthest) == (PAPER_ANCHORS, PAPER_FRAMES, PAPER_K)
+
+
+def _papers_sets(results: Sequence[RobustResult]) -> set[str]:
+    return {result.set for result in results if is_papers(result)}
 
 
 def write_robust(
@@ -109,7 +119,7 @@ def write_robust(
     figures = []
     for place, (name, group) in enumerate(groupby(results, key=lambda result: result.set), start=1):
         on_set = list(group)
-        beside = rows if is_papers(on_set[0]) and max(r.farthest for r in on_set) == PAPER_K else []
+        beside = rows if name in _papers_sets(on_set) and max(r.farthest for r in on_set) == PAPER_K else []
         figures.append(draw_curves(on_set, beside, out / "figures", numbered("robust", place, name)))
     view = RobustView(results, rows, tables, curves, [figure for figure in figures if figure], pictures)
     return view, problems
@@ -255,9 +265,9 @@ def _warnings(results: Sequence[RobustResult], paper: bool) -> list[str]:
     ]
     said += [
         f"On {name}, outputs were reduced to the set’s classes in different ways."
-        for name in unequal((result.set, str(result.reduction)) for result in results)
+        for name in unequal((result.set, result.reduction) for result in results if result.reduction)
     ]
-    if paper and any(is_papers(r) and (r.anchors, r.farthest) != (PAPER_ANCHORS, PAPER_K) for r in results):
+    if paper and any(r.set in _papers_sets(results) and not is_papers(r) for r in results):
         said.append(f"The paper’s rows are over {PAPER_ANCHORS:,} anchors, with k = {PAPER_K}: others differ.")
     return said
 
@@ -286,7 +296,7 @@ def _share(found: Interval) -> PaperShare:
 def _accuracy_cell(found: Interval | None, result: RobustResult, bold: bool) -> str:
     if found is None:
         return table_cell("")
-    fewer = f"of {found.n:,} anchors" if found.n < result.anchors else ""
+    fewer = f"of {counted(found.n, 'anchor')}" if found.n < result.anchors else ""
     small = "<br>".join(filter(None, (_range(_share(found)) if found.n else "", fewer)))
     return table_cell(number(percent(found)), small, bold)
 
@@ -310,7 +320,7 @@ def _paper_cells(row: PaperRobust) -> tuple[str, ...]:
 
 def _missing(result: RobustResult) -> str:
     missing = len(result.curve.missing)
-    return f"{missing:,} frame{'s' * (missing != 1)}" if missing else "none"
+    return counted(missing, "frame") if missing else "none"
 
 
 def _of_frames(result: RobustResult) -> str:

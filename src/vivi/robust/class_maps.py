@@ -10,11 +10,13 @@ from vivi.errors import UserError
 from vivi.robust.files import is_index, named, read_json
 
 ClassMap = tuple[tuple[int, ...], ...]  # for each class of the set, the outputs that mean it
+MOST_CLASSES = 10_000
+IMAGENET = 1000  # outputs that the maps of published sets are for
 
 
-def read_class_map(path: Path, classes: Sequence[str]) -> ClassMap:
-    """Of a file that goes from classes to outputs, or from outputs to classes; `classes` are the set's, if it has
-    names."""
+def read_class_map(path: Path, classes: Sequence[str], have_names: bool = True) -> ClassMap:
+    """Of a file that goes from classes to outputs, or from outputs to classes; `classes` are the set's. Where these have
+    no names, labels alone tell how many there are, and the map may know more."""
     content = read_json(path)
     if isinstance(content, list):
         content = dict(enumerate(content))
@@ -26,20 +28,25 @@ def read_class_map(path: Path, classes: Sequence[str]) -> ClassMap:
         pairs = [(key, output) for key, outputs in content.items() for output in outputs]
     else:
         pairs = [(name, output) for output, name in content.items()]
-    numbered = [(_number(name, classes), _number(output, ())) for name, output in pairs]
-    wrong = [pair for pair, numbers in zip(pairs, numbered, strict=True) if None in numbers]
-    if wrong:
-        raise UserError(
-            f"{path} is no class map: {wrong[0][1]!r} for class {wrong[0][0]!r} is no number of an output"
-        )
-    known = [(number, output) for number, output in numbered if number is not None and output is not None]
-    last = max((number for number, _ in known), default=-1)
-    if classes and last >= len(classes):
-        raise UserError(f"{path} has a class {last}, the set has {len(classes)}: 0 to {len(classes) - 1}")
-    outputs: list[list[int]] = [[] for _ in range(len(classes) or last + 1)]
-    for number, output in known:
-        outputs[number].append(output)
-    return tuple(tuple(sorted(set(of_class))) for of_class in outputs)
+    if not pairs:
+        raise UserError(f"{path} is no class map: it names no outputs")
+    class_of: dict[int, int] = {}
+    for name, output in pairs:
+        number, place = _number(name, classes if have_names else ()), _number(output, ())
+        if number is None:
+            raise UserError(f"{path} is no class map: the set has no class {name!r}")
+        if place is None:
+            raise UserError(f"{path} is no class map: {output!r} for class {name!r} is no number of an output")
+        if number >= (len(classes) if have_names else MOST_CLASSES):
+            raise UserError(f"{path} has a class {number}, the set has {len(classes)}: 0 to {len(classes) - 1}")
+        if class_of.setdefault(place, number) != number:
+            raise UserError(
+                f"{path} is no class map: output {place} belongs to classes {class_of[place]} and {number}"
+            )
+    outputs: list[list[int]] = [[] for _ in range(max(len(classes), 1 + max(class_of.values())))]
+    for place, number in sorted(class_of.items()):
+        outputs[number].append(place)
+    return tuple(map(tuple, outputs))
 
 
 def _number(value: Any, classes: Sequence[str]) -> int | None:
@@ -52,24 +59,37 @@ def _number(value: Any, classes: Sequence[str]) -> int | None:
 
 
 def outputs_of_classes(
-    class_map: ClassMap | None, classes: Sequence[str], named_classes: bool, outputs: int, names: Sequence[str] | None
+    class_map: ClassMap | None,
+    map_given: bool,
+    classes: Sequence[str],
+    named_classes: bool,
+    outputs: int,
+    names: Sequence[str] | None,
 ) -> tuple[ClassMap | None, tuple[str, ...]]:
     """Which outputs of a classifier mean each class of a set; None: they are the same. And notes.
 
-    The class map says so, where the classifier has all the outputs that it names. A classifier of the set's own
-    classes needs none: it is matched by the names of classes where both have some, else by number.
+    A class map that users give says so, and must fit. That of the set's metadata is for classifiers of ImageNet. A
+    classifier of the set's own classes needs none: it is matched by the names of classes where both have some, else
+    by number.
     """
     last = max((output for of_class in class_map or () for output in of_class), default=-1)
-    if class_map is not None and last < outputs:
+    if class_map is not None and map_given:
+        if last >= outputs:
+            raise UserError(
+                f"the class map names output {last:,}, the classifier has {outputs:,}, from 0 on: "
+                "give a --class-map for its own outputs"
+            )
+        return class_map, ()
+    if class_map is not None and last < outputs == IMAGENET:
         return class_map, ()
     if names is not None and named_classes:
         return _by_name(classes, names)
     if outputs == len(classes):
         return None, ()
     if class_map is not None:
+        meant = f"is for ImageNet's {IMAGENET:,}" if last < IMAGENET else f"names output {last:,}"
         raise UserError(
-            f"the class map names output {last:,}, the classifier has {outputs:,}: "
-            "give a --class-map for its own outputs"
+            f"the classifier has {outputs:,} outputs, the class map of the set {meant}: give a --class-map"
         )
     raise UserError(
         f"the classifier has {outputs:,} outputs, the set {len(classes):,} classes: "

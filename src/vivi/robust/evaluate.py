@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from vivi.errors import UserError
-from vivi.robust.files import named
+from vivi.robust.files import counted, named
 from vivi.robust.predictions import Predictions, predict, read_predictions
 from vivi.robust.result import RobustResult
 from vivi.robust.scores import Interval, curve
@@ -19,6 +20,8 @@ from vivi.robust.sheet import contact_sheet, worst
 from vivi.storage import StorageError, storage, write_atomically
 from vivi.training.distributed import choose_device
 from vivi.transfer.classifiers import open_classifier
+from vivi.transfer.models import checksum
+from vivi.transfer.names import plain
 from vivi.transfer.results import read_all, versions, write_result
 from vivi.transfer.subject import check_name
 
@@ -32,7 +35,7 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
     said = _predictions(subject, robust, k, console, device)
     right = {frame: guess in robust.labels[frame] for frame, guess in said.classes.items()}
     scores = curve(robust.anchors, right, k)
-    notes = (*robust.notes, *said.notes, *_missing(scores.missing))
+    notes = (*robust.notes, *said.notes, *_missing([one for one in scores.missing if one not in said.explained]))
     result = RobustResult(
         encoder=said.model.name,
         set=robust.name,
@@ -41,6 +44,8 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
         frames=len(robust.frames(k)),
         classes=len(robust.classes),
         reduction=subject.reduction if said.reduced else None,
+        classifier_checksum=said.checksum,
+        class_map_checksum=robust.map_checksum(),
         notes=notes,
         encoder_from=said.model.source,
         encoder_checksum=said.model.checksum,
@@ -59,35 +64,40 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
 def _predictions(subject: Robustness, robust: RobustSet, k: int, console: Console, device: str) -> Predictions:
     if subject.predictions is not None:
         said = read_predictions(subject.predictions, robust, k, subject.reduction, subject.name)
+        _check_results(said.model.name, said.checksum, subject, robust, k)
         check_name(said.model, subject.out)
-        _check_data(said.model.name, subject, robust, k)
         return said
     assert subject.frames is not None  # checked with the flags
     place = choose_device(device)
     classifier = open_classifier(subject.encoder, subject.weights, subject.name)
-    check_name(classifier.model, subject.out)
-    _check_data(classifier.model.name, subject, robust, k)
-    return predict(classifier, robust, subject.frames, k, subject.reduction, place, console)
+    model = classifier.model
+    weights = checksum(classifier.network, model.mean, model.std)
+    _check_results(model.name, weights, subject, robust, k)
+    check_name(model, subject.out)
+    return predict(classifier, robust, subject.frames, k, subject.reduction, place, console, weights)
 
 
-def _check_data(name: str, subject: Robustness, robust: RobustSet, k: int) -> None:
-    """A result on another set of the same name, or by another reduction, is not to be lost."""
+def _check_results(name: str, classifier: str, subject: Robustness, robust: RobustSet, k: int) -> None:
+    """A result on another set, by another classifier of the same name, or by other means is not to be lost."""
+    names = (plain(name), plain(robust.name))  # as they are in the name of the file
     for result in read_all(subject.out)[0] if subject.out.is_dir() else ():
-        if not isinstance(result, RobustResult) or (result.encoder, result.set) != (name, robust.name):
+        if not isinstance(result, RobustResult) or (plain(result.encoder), plain(result.set)) != names:
             continue
+        has = f"{subject.out} has a result of {result.encoder}"
         if result.data_checksum != robust.checksum(k):
             raise UserError(
-                f"{subject.out} has a result of {name} on another set called {robust.name}, or with another "
-                "--farthest or --class-map; choose another --out"
+                f"{has} on another set called {result.set}, or with another --farthest; choose another --out"
             )
+        if result.classifier_checksum not in ("", classifier):
+            what = "predictions" if subject.predictions is not None else "weights"
+            raise UserError(f"{has} by other {what} of the same name: give --name or another --out")
+        if result.class_map_checksum != robust.map_checksum():
+            raise UserError(f"{has} with another --class-map; give --name or another --out")
         if result.reduction not in (None, subject.reduction):
-            raise UserError(
-                f"{subject.out} has a result of {name} with --reduction {result.reduction}; "
-                "give --name or another --out"
-            )
+            raise UserError(f"{has} with --reduction {result.reduction}; give --name or another --out")
 
 
-def _missing(frames: tuple[str, ...]) -> tuple[str, ...]:
+def _missing(frames: Sequence[str]) -> tuple[str, ...]:
     return (f"{len(frames):,} frames are missing: {named(frames)}",) if frames else ()
 
 
@@ -115,9 +125,9 @@ def _sheet(subject: Robustness, robust: RobustSet, said: Predictions, right: dic
     """The worst anchors as PNG; nothing where there are no frames, or no mistakes."""
     if subject.frames is None:
         return b""
-    root, there = find_frames(subject.frames, [anchor.frame for anchor in robust.anchors])
+    root, there = (said.root, [*right]) if said.root else find_frames(subject.frames, robust.frames(k))
     shown = set(there)
-    rows = worst([anchor for anchor in robust.anchors if anchor.frame in shown], right, k)
+    rows = worst([anchor for anchor in robust.anchors if shown & {*anchor.within(k)}], right, k)
     return contact_sheet(rows, robust, said.classes, root, k) if rows else b""
 
 
@@ -129,7 +139,7 @@ def in_lines(result: RobustResult) -> list[str]:
 
     Where frames are missing, twice: without the anchors that they belong to, and with them as wrong.
     """
-    scores, anchors = result.curve, f"{result.anchors:,} anchors"
+    scores, anchors = result.curve, counted(result.anchors, "anchor")
     if not scores.missing:
         return [f"{result.encoder}: {_scores(scores.strict, result.anchors)}; {anchors}"]
     missing = f"{len(scores.missing):,} of {result.frames:,} frames are missing"

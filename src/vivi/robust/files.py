@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,28 @@ NAMED = 5
 
 
 def read_json(path: Path) -> Any:
+    return _read(path)[0]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    return read_hashed_object(path)[0]
+
+
+def read_hashed_object(path: Path) -> tuple[dict[str, Any], str]:
+    """A JSON object, and the sha256 of its file."""
+    content, checksum = _read(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a JSON {type(content).__name__}; it must be an object, {{...}}")
+    return content, checksum
+
+
+def _read(path: Path) -> tuple[Any, str]:
     try:
-        return json.loads(path.read_bytes())
+        content = path.read_bytes()
+        checksum = hashlib.sha256(content).hexdigest()
+        text = content.decode(json.detect_encoding(content))
+        del content  # a file of scores has half a gigabyte, which need not be there twice
+        return json.loads(text), checksum
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     except OSError as error:
@@ -23,17 +44,15 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} is no JSON ({first_line(error)})") from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a JSON {type(content).__name__}; it must be an object, {{...}}")
-    return content
-
-
 def named(frames: Sequence[str]) -> str:
     """'a', 'b' and 3 more"""
     more = len(frames) - NAMED
     return ", ".join(map(repr, frames[:NAMED])) + (f" and {more:,} more" if more > 0 else "")
+
+
+def counted(count: int, what: str) -> str:
+    """1 anchor, 1,109 anchors"""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def is_index(value: object) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 TURN = 360
 
 
-def offsets(neighbours: Mapping[str, Sequence[str]]) -> tuple[dict[str, list[int]], list[str]]:
-    """For each anchor the offsets of its neighbours, and the anchors whose names do not tell.
+def offsets(neighbours: Mapping[str, Sequence[str]]) -> tuple[dict[str, list[int]], list[str], list[str]]:
+    """For each anchor the offsets of its neighbours; the anchors whose names do not tell; and notes on the unit.
 
     Names end in a number, as in val/VIDEO/000432.JPEG. Offsets are in the set's own unit: numbers may go up in
     steps of 5. Views around an object have degrees as numbers, and 355 lies beside 0. Where names do not tell, the
@@ -18,15 +18,19 @@ def offsets(neighbours: Mapping[str, Sequence[str]]) -> tuple[dict[str, list[int
     """
     apart = {anchor: _apart(anchor, frames) for anchor, frames in neighbours.items()}
     known = [number for numbers in apart.values() for number in numbers or ()]
+    notes = []
     if max(map(abs, known), default=0) > TURN // 2 and _are_degrees(neighbours):
         apart = {a: [_turned(number) for number in numbers] if numbers else numbers for a, numbers in apart.items()}
         known = [_turned(number) for number in known]
+        notes.append(f"the numbers of frames are read as degrees: {TURN - 1} lies beside 0")
     unit = math.gcd(*known) or 1
+    if unit > 1:
+        notes.append(f"the numbers of frames go up by {unit:,}: k counts steps of {unit:,}")
     found = {
         anchor: [number // unit for number in numbers] if numbers is not None else _by_order(len(neighbours[anchor]))
         for anchor, numbers in apart.items()
     }
-    return found, [anchor for anchor, numbers in apart.items() if numbers is None]
+    return found, [anchor for anchor, numbers in apart.items() if numbers is None], notes
 
 
 def _apart(anchor: str, neighbours: Sequence[str]) -> list[int] | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,15 @@ from torch import nn
 from vivi.errors import UserError
 from vivi.progress import ProgressLine
 from vivi.robust.class_maps import ClassMap, outputs_of_classes
-from vivi.robust.files import NAMED, is_index, named, read_object
+from vivi.robust.files import NAMED, is_index, named, read_hashed_object
 from vivi.robust.scores import Reduction, decide, project
-from vivi.robust.sets import RobustSet, find_frames
+from vivi.robust.sets import RobustSet, find_frames, some_file
 from vivi.transfer.classifiers import ImageClassifier
 from vivi.transfer.classify import read_squares
 from vivi.transfer.features import encode
 from vivi.transfer.models import Model
+
+ROWS = 1024  # of scores at a time
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,32 @@ class Predictions:
     """The class that each frame was given; frames that are missing are not in it."""
 
     model: Model
+    checksum: str  # of the classifier, its last layer too
     classes: Mapping[str, int]  # -1: none
     reduced: bool  # several outputs of the classifier made one class
     notes: tuple[str, ...]
+    explained: frozenset[str]  # missing frames that the notes speak of
+    root: Path | None = None  # where the names of frames start from, if the frames were read
 
 
 def classes_of(scores: NDArray[np.floating], outputs: ClassMap | None, reduction: Reduction) -> list[int]:
     """Of each row of a classifier's outputs (n, outputs), the class of the set."""
     return [int(one) for one in decide(scores if outputs is None else project(scores, outputs, reduction))]
+
+
+def _outputs(robust: RobustSet, outputs: int, names: Sequence[str] | None) -> tuple[ClassMap | None, tuple[str, ...]]:
+    return outputs_of_classes(robust.class_map, robust.map_given, robust.classes, robust.has_names, outputs, names)
+
+
+def _no_numbers(found: Mapping[str, int]) -> list[str]:
+    """Says which frames got no class; a classifier that gives none to any frame is broken."""
+    lost = [frame for frame, one in found.items() if one < 0]
+    if not lost:
+        return []
+    note = f"{len(lost):,} frames were given no class: scores are not numbers: {named(lost)}"
+    if len(lost) == len(found):
+        raise UserError(note)
+    return [note]
 
 
 def _is_reduced(outputs: ClassMap | None) -> bool:
@@ -57,16 +77,16 @@ def predict(
     reduction: Reduction,
     device: torch.device,
     console: Console,
+    checksum: str,
 ) -> Predictions:
     """What a classifier says about the central squares of all frames that are there and can be read."""
     model, network = classifier.model, classifier.network.to(device)
-    outputs, notes = outputs_of_classes(
-        robust.class_map, robust.classes, robust.has_names, classifier.outputs, classifier.classes
-    )
+    outputs, notes = _outputs(robust, classifier.outputs, classifier.classes)
     root, frames = find_frames(folder, wanted := robust.frames(k))
     if not frames:
         raise UserError(
-            f"none of {len(wanted):,} frames is in {folder} (the first: {wanted[0]}); give other --frames"
+            f"none of {len(wanted):,} frames is in {folder} (the first, {wanted[0]}, is not there, "
+            f"{some_file(folder, wanted[0])}); give other --frames"
         )
     found: dict[str, int] = {}
     unreadable: list[str] = []
@@ -84,7 +104,9 @@ def predict(
     if unreadable:
         more = f"; {len(unreadable) - NAMED:,} more" if len(unreadable) > NAMED else ""
         notes += (f"{len(unreadable):,} frames cannot be read: {'; '.join(unreadable[:NAMED])}{more}",)
-    return Predictions(model, found, _is_reduced(outputs), (*notes, *_unnameable(robust, outputs)))
+    notes += (*_no_numbers(found), *_unnameable(robust, outputs))
+    explained = frozenset(frames) - found.keys()
+    return Predictions(model, checksum, found, _is_reduced(outputs), notes, explained, root)
 
 
 def _unnameable(robust: RobustSet, outputs: ClassMap | None) -> list[str]:
@@ -102,57 +124,72 @@ def read_predictions(path: Path, robust: RobustSet, k: int, reduction: Reduction
 
     A row that is neither is noted, and its frame is missing.
     """
-    content = read_object(path)
+    content, checksum = read_hashed_object(path)
     frames = robust.frames(k)
+    others = [frame for frame in content if frame not in robust.labels]
     by_length: dict[int, dict[str, NDArray[np.floating]]] = defaultdict(dict)
     found: dict[str, int] = {}
-    wrong: dict[str, str] = {}
+    wrong: dict[str, list[str]] = defaultdict(list)  # frames by what is wrong with their rows
     for frame in frames:
         if frame not in content:
             continue
-        row = _row(content[frame], len(robust.classes))
+        row = _row(content.pop(frame), len(robust.classes))
         if isinstance(row, int):
             found[frame] = row
         elif isinstance(row, str):
-            wrong[frame] = row
+            wrong[row].append(frame)
         else:
             by_length[len(row)][frame] = row
     reduced = False
     for length, rows in by_length.items():
         try:
-            outputs, _ = outputs_of_classes(robust.class_map, robust.classes, robust.has_names, length, None)
+            outputs, _ = _outputs(robust, length, None)
         except UserError as error:
-            wrong |= dict.fromkeys(rows, str(error))
+            wrong[str(error)] += rows
             continue
         reduced |= _is_reduced(outputs)
-        found |= zip(rows, classes_of(np.stack([*rows.values()]), outputs, reduction), strict=True)
+        found |= _classes_of_rows(rows, outputs, reduction)
     if not found:
-        first = next(iter(wrong.items()), (frames[0], "it is not there"))
-        raise UserError(
-            f"{path} has no prediction for any of {len(frames):,} frames (the first, {first[0]}: {first[1]})"
-        )
-    others = sum(frame not in robust.labels for frame in content)
-    notes = [f"{others:,} rows of {path.name} are about frames that are not in the set"] if others else []
-    if wrong:
-        reason = next(iter(wrong.values()))
-        notes.append(f"{len(wrong):,} rows of {path.name} are no predictions ({reason}): {named([*wrong])}")
-    return Predictions(_model_of(path, name), found, reduced, tuple(notes))
+        raise UserError(f"{path} has no prediction for any of {len(frames):,} frames ({_why(wrong, frames, others)})")
+    notes = [f"{len(others):,} rows of {path.name} are about frames that are not in the set"] if others else []
+    notes += [
+        f"{len(bad):,} rows of {path.name} are no predictions ({reason}): {named(bad)}"
+        for reason, bad in wrong.items()
+    ]
+    notes += _no_numbers(found)
+    model = Model(name or path.stem, str(path), nn.Identity(), 0, 0, (), (), (), checksum)  # it has no network
+    explained = frozenset(frame for bad in wrong.values() for frame in bad)
+    return Predictions(model, checksum, found, reduced, tuple(notes), explained)
 
 
 def _row(value: Any, classes: int) -> int | NDArray[np.floating] | str:
     """A class, scores, or what is wrong."""
     if is_index(value):
-        return int(value) if value < classes else f"class {value} is not one of 0 to {classes - 1}"
+        return int(value) if value < classes else f"a class must be one of 0 to {classes - 1}"
     if not isinstance(value, list) or not value:
         return "a class or a list of scores is wanted"
+    if not {type(score) for score in value} <= {int, float}:
+        return "scores must be numbers"
     try:
         scores = np.array(value, np.float64)
-    except (ValueError, TypeError, OverflowError):
+    except OverflowError:
         return "scores must be numbers"
-    return "scores must be numbers" if scores.ndim != 1 or np.isnan(scores).any() else scores
+    return "scores must be numbers" if np.isnan(scores).any() else scores
 
 
-def _model_of(path: Path, name: str) -> Model:
-    """A file of predictions in the place of a model: it has a name and a checksum, and no network."""
-    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Model(name or path.stem, str(path), nn.Identity(), 0, 0, (), (), (), checksum)
+def _classes_of_rows(
+    rows: dict[str, NDArray[np.floating]], outputs: ClassMap | None, reduction: Reduction
+) -> dict[str, int]:
+    """Some rows at a time, which are taken away: a thousand scores for each of many frames are large."""
+    found: dict[str, int] = {}
+    while part := [*islice(rows, ROWS)]:
+        scores = np.stack([rows.pop(frame) for frame in part])
+        found |= zip(part, classes_of(scores, outputs, reduction), strict=True)
+    return found
+
+
+def _why(wrong: Mapping[str, Sequence[str]], frames: Sequence[str], others: Sequence[str]) -> str:
+    """What is wrong with the first of the frames; where none has a row, a key that has one shows how they differ."""
+    for reason, bad in wrong.items():
+        return f"the first, {bad[0]}: {reason}"
+    return f"the first, {frames[0]}, is not there, {repr(others[0]) if others else 'nothing'} is"

@@ -22,6 +22,8 @@ class RobustResult(Measured):
     classes: int
     reduction: Reduction | None  # from the classifier's outputs to the set's classes; None: they are the same
     benchmark: Literal["vid-robust"] = "vid-robust"
+    classifier_checksum: str = ""  # of all its weights, or of the file of its predictions
+    class_map_checksum: str = ""  # none: there is no class map
 
     @property
     def file_name(self) -> str:
@@ -43,6 +45,7 @@ def read_robust(content: dict[str, Any]) -> RobustResult:
     missing = tuple(map(str, curve["missing"]))
     result = RobustResult(**{**fields, "curve": Curve(complete, strict, missing), "notes": tuple(content["notes"])})
     texts = (result.encoder, result.set, result.picture, result.encoder_checksum, result.data_checksum, *result.notes)
+    texts += (result.classifier_checksum, result.class_map_checksum)
     if not all(isinstance(text, str) for text in texts) or not result.encoder or not result.set:
         raise ValueError("a name or a note is impossible")
     if not all(type(count) is int and count > 0 for count in (result.anchors, result.frames, result.classes)):

@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from vivi.robust.scores import Anchor
 from vivi.robust.ytbb import ANCHORS, read_ytbb
 
 SETS = "pmsets.json"
+MAX_LOOKED_AT = 1000  # files, to name one of them
 _NAMES = ("classes.json", "imagenet_vid_class_index.json", "ytbb_class_index.json")
 _MAPS = ("rev_class_idx_map.json", "class_idx_map.json")
 
@@ -40,6 +42,7 @@ class RobustSet:
     classes: tuple[str, ...]  # their names, or their numbers
     has_names: bool
     class_map: ClassMap | None  # None: classifiers have these very classes
+    map_given: bool  # by users; else it is the set's own
     notes: tuple[str, ...]  # what was left out, and why
 
     @property
@@ -52,11 +55,17 @@ class RobustSet:
         return sorted({frame for anchor in self.anchors for frame in anchor.within(k)})
 
     def checksum(self, k: int) -> str:
-        """sha256 over all that scores depend on besides the predictions."""
+        """sha256 over all that scores depend on besides the classifier and its class map."""
         anchors = [(anchor.frame, anchor.neighbours) for anchor in self.anchors]
         labels = sorted((frame, sorted(right)) for frame, right in self.labels.items())
-        content = json.dumps([k, anchors, labels, self.classes, self.class_map])
-        return hashlib.sha256(content.encode()).hexdigest()
+        return _sha256([k, anchors, labels, self.classes])
+
+    def map_checksum(self) -> str:
+        return _sha256(self.class_map) if self.class_map is not None else ""
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def find_metadata(metadata: Path | None, frames: Path | None) -> Path:
@@ -76,21 +85,23 @@ def find_metadata(metadata: Path | None, frames: Path | None) -> Path:
 def read_set(folder: Path, class_map: Path | None = None) -> RobustSet:
     """The set whose metadata lie in a folder. What is wrong with single frames is noted, and they are left out."""
     names = _class_names(folder)
-    found_map = class_map or next((folder / name for name in _MAPS if (folder / name).exists()), None)
-    outputs = read_class_map(found_map, names) if found_map else None
     if (folder / SETS).exists():
         pmsets, labels = read_object(folder / SETS), read_object(folder / "labels.json")
         notes: tuple[str, ...] = ()
     else:
         pmsets, labels, notes = read_ytbb(folder, names)
-    classes = names or tuple(map(str, range(len(outputs) if outputs else _highest(labels) + 1)))
+    classes = names or tuple(map(str, range(_highest(labels) + 1)))
+    found_map = class_map or next((folder / name for name in _MAPS if (folder / name).exists()), None)
+    outputs = read_class_map(found_map, classes, bool(names)) if found_map else None
+    classes = names or tuple(map(str, range(max(len(classes), len(outputs or ())))))
     right = {frame: _right(value, len(classes)) for frame, value in labels.items()}
     anchors, more = _anchors(pmsets, {frame: one for frame, one in right.items() if one}, len(classes))
     if not anchors:
         raise UserError(f"{folder} has no anchors" + "".join(f"; {note}" for note in (*notes, *more)))
     wanted = {frame for anchor in anchors for frame in (anchor.frame, *(name for name, _ in anchor.neighbours))}
     scored = {frame: one for frame, one in right.items() if one and frame in wanted}
-    return RobustSet(_title(folder), anchors, scored, classes, bool(names), outputs, (*notes, *more))
+    given = class_map is not None
+    return RobustSet(_title(folder), anchors, scored, classes, bool(names), outputs, given, (*notes, *more))
 
 
 def _title(folder: Path) -> str:
@@ -144,7 +155,7 @@ def _anchors(
     }
     neighbours = {anchor: [frame for frame in frames if frame in right] for anchor, frames in lists.items()}
     strangers = sorted({frame for frames in lists.values() for frame in frames if frame not in right})
-    apart, by_order = offsets(neighbours)
+    apart, by_order, units = offsets(neighbours)
     no_label = f"no label from 0 to {classes - 1}"
     notes = [
         f"{len(frames):,} {what}: {named(frames)}"
@@ -155,7 +166,7 @@ def _anchors(
             (by_order, "anchors have neighbours whose numbers do not tell how far they are; their order does"),
         )
         if frames
-    ]
+    ] + units
     pairs = {anchor: tuple(zip(frames, apart[anchor], strict=True)) for anchor, frames in neighbours.items()}
     return tuple(Anchor(anchor, near) for anchor, near in pairs.items()), notes
 
@@ -165,10 +176,20 @@ def _is_list_of_names(frames: Any) -> bool:
 
 
 def find_frames(folder: Path, frames: Sequence[str]) -> tuple[Path, list[str]]:
-    """Where the names start from, and which of the frames are there. The folder may also be the one inside, val/, or
-    the one around YTBB-Robust's ytbb_videos/."""
-    for root in (folder, folder.resolve().parent, folder / "ytbb_videos"):
+    """Where the names start from, and which of the frames are there. The folder may also be the one that names
+    begin with, val/, or the one around YTBB-Robust's ytbb_videos/."""
+    path = folder.resolve()
+    is_inside = any(frame.startswith(f"{path.name}/") for frame in frames)
+    for root in (folder, *([path.parent] if is_inside else []), folder / "ytbb_videos"):
         there = [frame for frame in frames if (root / frame).is_file()]
         if there:
             return root, there
     return folder, []
+
+
+def some_file(folder: Path, wanted: str) -> str:
+    """The name of a file that is there, of the wanted kind if possible: it shows what is wrong with the folder."""
+    files = [path for path in islice(folder.rglob("*"), MAX_LOOKED_AT) if path.is_file()]
+    kind = Path(wanted).suffix.lower()
+    found = min(files, key=lambda path: path.suffix.lower() != kind, default=None)
+    return f"{found.relative_to(folder)} is" if found else "nothing is"

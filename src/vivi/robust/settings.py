@@ -24,7 +24,7 @@ class Robustness:
     or for each output of the classifier."""
     class_map: Path | None = None
     """A JSON file that says which outputs of the classifier belong to a class: class to outputs, or output to class;
-    none: rev_class_idx_map.json or class_idx_map.json of the metadata, where there is one."""
+    none: rev_class_idx_map.json or class_idx_map.json of the metadata, for classifiers of ImageNet's 1,000."""
     reduction: Reduction = "max"
     """From the outputs that belong to a class to its score."""
     farthest: int = 0
