@@ -15,8 +15,10 @@ IMAGENET = 1000  # outputs that the maps of published sets are for
 
 
 def read_class_map(path: Path, classes: Sequence[str], have_names: bool = True) -> ClassMap:
-    """Of a file that goes from classes to outputs, or from outputs to classes; `classes` are the set's. Where these have
-    no names, labels alone tell how many there are, and the map may know more."""
+    """Of a file that goes from classes to outputs, or from outputs to classes; `classes` are the set's.
+
+    Where these have no names, labels alone tell how many there are, and the map may know more.
+    """
     content = read_json(path)
     if isinstance(content, list):
         content = dict(enumerate(content))
