@@ -10,6 +10,7 @@ With TRITON_INTERPRET=1 it runs on a CPU, slowly, for the tests.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from vivi.batches.draws import BRIGHTNESS, HSV_HUE, HSV_SATURATION, HSV_VALUE, HUE, ORDER, SATURATION
 from vivi.batches.pixels import Pixels, upload
+from vivi.errors import first_line
 from vivi.recipes import Augment
 
 # Of a sample: y, x, height and width of the box, whether it is mirrored, and its colours.
@@ -76,7 +78,8 @@ def works(device: torch.device) -> bool:
     out = torch.zeros((1, 3, 2, 2), device=device).contiguous(memory_format=torch.channels_last)
     try:
         crop(picture, np.array([[0, 0, 2, 2]]), np.zeros(1, bool), out)
-    except Exception:
+    except Exception as error:  # of Triton, its compiler or its driver
+        warnings.warn(f"Triton cannot be used ({first_line(error)}): crops are made more slowly", stacklevel=2)
         return False
     return torch.equal(out.flatten(), memory.float())
 

@@ -10,8 +10,7 @@ forward, backward and update, in turn, several rounds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 from vivi.bench.detection_options import DetectionBenchOptions
 from vivi.bench.show import about_machine, median, write_json
 from vivi.bench.train import one_process
-from vivi.detection.network import Detector, Target, build_detector
+from vivi.detection.network import Target, build_detector
 from vivi.transfer.models import load_model
 
 FORMATS = {"default": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -84,7 +83,7 @@ class Trained:
 def bench_detection(options: DetectionBenchOptions, console: Console) -> dict[str, Any]:
     """Measures, prints and returns what it found."""
     options.check()
-    with one_process(options.device) as world, _cudnn(options.cudnn_benchmark):
+    with one_process(options.device) as world:
         device = world.device
         images, targets = random_batch(options, device)
         console.print(
@@ -121,15 +120,6 @@ def bench_detection(options: DetectionBenchOptions, console: Console) -> dict[st
     return found
 
 
-@contextmanager
-def _cudnn(benchmark: bool) -> Iterator[None]:
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, benchmark
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
 def _precision(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
@@ -157,14 +147,7 @@ def _ours(
         load_model(options.encoder), options.classes, options.norm, *sorted((options.height, options.width))
     )
     detector.to(device).precision = _precision(device)
-    if options.compile:
-        _compile(detector)
     return Trained(detector, lambda: detector(images, targets), options.batch, device)
-
-
-def _compile(detector: Detector) -> None:
-    detector.retina.backbone.compile(dynamic=False)
-    detector.retina.head.compile(dynamic=False)
 
 
 def _theirs(

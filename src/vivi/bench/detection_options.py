@@ -36,10 +36,6 @@ class DetectionBenchOptions:
     """Steps of each before the first round."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: a GPU if there is one. A GPU computes in bfloat16, a CPU in float32."""
-    cudnn_benchmark: bool = False
-    """Let cuDNN try its algorithms, for both detectors; images of many sizes would make it try again and again."""
-    compile: bool = False
-    """Compile the network of ours: to see what that would bring. Training does not."""
     json: Path | None = None
     """Also write the figures to this file."""
 

@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from vivi.batches.pixels import upload
 from vivi.detection.batches import Batch, test_batches
 from vivi.detection.network import Detector, build_detector
 from vivi.detection.pictures import choose_images, draw_detections
@@ -61,7 +62,7 @@ class _Evaluation:
             machine.check()
             self.tuned = tuned.resolved()
             self.model = load_model(subject.encoder, subject.weights, name=subject.name)
-            check_name(self.model, subject.out)
+            check_name(self.model.name, self.model.checksum, subject.out)
             check_machine(self.model, tuned, machine, world)
             self.train, self.test = open_sets(subject.data, subject.train, subject.test)
             self.settings = {n: value for n, value in asdict(self.tuned).items() if n not in ("schedule", "seeds")}
@@ -95,7 +96,7 @@ class _Evaluation:
 
     def _run(self, seed: int, stop: StopRequest, progress: ProgressLine) -> DetectorRun:
         """Trains and tests a detector; one that was finished before is not repeated."""
-        found = self.world.first_alone(lambda: self._find(seed)) or self._find(seed)
+        found = self._find(seed)
         before = seed * self.tuned.steps
         if found is not None:
             progress.show(before + self.tuned.steps, f"run {seed + 1} of {self.tuned.seeds}: {_said(found)}")
@@ -140,7 +141,7 @@ class _Evaluation:
         for first in range(0, len(batch.images), at_once):
             some = batch.images[first : first + at_once]
             with out_of_memory_named():
-                images = [image.to(self.world.device, non_blocking=True) for image in some]
+                images = [upload(image, self.world.device) for image in some]
                 found = detector.detect(images, batch.shapes)
             for one in found:
                 yield Detections(*(one[name].cpu().numpy() for name in ("boxes", "scores", "labels")))

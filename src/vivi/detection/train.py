@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from vivi.batches.pixels import upload
 from vivi.detection.batches import Batch, train_batches
 from vivi.detection.network import Detector
 from vivi.detection.sets import DetectionSet
@@ -201,10 +202,9 @@ class _Attempt:
         sums: dict[str, Tensor] = {}
         for first in range(0, len(batch.images), at_once):
             some = slice(first, first + at_once)
-            images = [image.to(device, non_blocking=True) for image in batch.images[some]]
+            images = [upload(image, device) for image in batch.images[some]]
             targets = [
-                {name: values.to(device, non_blocking=True) for name, values in target.items()}
-                for target in batch.targets[some]
+                {name: upload(values, device) for name, values in target.items()} for target in batch.targets[some]
             ]
             share = len(images) / self.job.tuned.batch
             losses = {name: loss * share for name, loss in self.detector(images, targets, batch.shapes).items()}

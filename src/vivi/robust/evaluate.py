@@ -37,7 +37,7 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
     scores = curve(robust.anchors, right, k)
     notes = (*robust.notes, *said.notes, *_missing([one for one in scores.missing if one not in said.explained]))
     result = RobustResult(
-        encoder=said.model.name,
+        encoder=said.name,
         set=robust.name,
         curve=scores,
         anchors=len(robust.anchors),
@@ -47,8 +47,8 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
         classifier_checksum=said.checksum,
         class_map_checksum=robust.map_checksum(),
         notes=notes,
-        encoder_from=said.model.source,
-        encoder_checksum=said.model.checksum,
+        encoder_from=said.source,
+        encoder_checksum=said.encoder_checksum,
         data_checksum=robust.checksum(k),
         seconds=round(time.monotonic() - began, 2),
         versions=versions(),
@@ -64,8 +64,8 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
 def _predictions(subject: Robustness, robust: RobustSet, k: int, console: Console, device: str) -> Predictions:
     if subject.predictions is not None:
         said = read_predictions(subject.predictions, robust, k, subject.reduction, subject.name)
-        _check_results(said.model.name, said.checksum, subject, robust, k)
-        check_name(said.model, subject.out)
+        _check_results(said.name, said.checksum, subject, robust, k)
+        check_name(said.name, said.encoder_checksum, subject.out)
         return said
     assert subject.frames is not None  # checked with the flags
     place = choose_device(device)
@@ -73,7 +73,7 @@ def _predictions(subject: Robustness, robust: RobustSet, k: int, console: Consol
     model = classifier.model
     weights = checksum(classifier.network, model.mean, model.std)
     _check_results(model.name, weights, subject, robust, k)
-    check_name(model, subject.out)
+    check_name(model.name, model.checksum, subject.out)
     return predict(classifier, robust, subject.frames, k, subject.reduction, place, console, weights)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from torch import nn
 
 from vivi.errors import UserError
 from vivi.progress import ProgressLine
@@ -24,7 +23,6 @@ from vivi.robust.sets import RobustSet, find_frames, some_file
 from vivi.transfer.classifiers import ImageClassifier
 from vivi.transfer.classify import read_squares
 from vivi.transfer.features import encode
-from vivi.transfer.models import Model
 
 ROWS = 1024  # of scores at a time
 
@@ -33,8 +31,10 @@ ROWS = 1024  # of scores at a time
 class Predictions:
     """The class that each frame was given; frames that are missing are not in it."""
 
-    model: Model
-    checksum: str  # of the classifier, its last layer too
+    name: str
+    source: str  # as it was given
+    encoder_checksum: str
+    checksum: str  # of the classifier, its last layer too; of a file, both are its own
     classes: Mapping[str, int]  # -1: none
     reduced: bool  # several outputs of the classifier made one class
     notes: tuple[str, ...]
@@ -106,7 +106,8 @@ def predict(
         notes += (f"{len(unreadable):,} frames cannot be read: {'; '.join(unreadable[:NAMED])}{more}",)
     notes += (*_no_numbers(found), *_unnameable(robust, outputs))
     explained = frozenset(frames) - found.keys()
-    return Predictions(model, checksum, found, _is_reduced(outputs), notes, explained, root)
+    who = (model.name, model.source, model.checksum, checksum)
+    return Predictions(*who, found, _is_reduced(outputs), notes, explained, root)
 
 
 def _unnameable(robust: RobustSet, outputs: ClassMap | None) -> list[str]:
@@ -157,9 +158,8 @@ def read_predictions(path: Path, robust: RobustSet, k: int, reduction: Reduction
         for reason, bad in wrong.items()
     ]
     notes += _no_numbers(found)
-    model = Model(name or path.stem, str(path), nn.Identity(), 0, 0, (), (), (), checksum)  # it has no network
     explained = frozenset(frame for bad in wrong.values() for frame in bad)
-    return Predictions(model, checksum, found, reduced, tuple(notes), explained)
+    return Predictions(name or path.stem, str(path), checksum, checksum, found, reduced, tuple(notes), explained)
 
 
 def _row(value: Any, classes: int) -> int | NDArray[np.floating] | str:

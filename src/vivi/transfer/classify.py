@@ -167,7 +167,7 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     place = choose_device(device)
     classifier, images = _open(subject)
     model, network = classifier.model, classifier.network
-    check_name(model, subject.out)
+    check_name(model.name, model.checksum, subject.out)
     weights = checksum(network, model.mean, model.std)
     _check_results(model.name, weights, subject, images)
     notes = (*images.notes, *_trained_on(subject, images))

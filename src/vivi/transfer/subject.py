@@ -99,7 +99,7 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
             session.checksums[task.name] = task.checksum()
         except UserError as error:
             session.fail(task.name, error)
-    check_name(model, subject.out)
+    check_name(model.name, model.checksum, subject.out)
     if not session.usable():
         session.finish([])
     try:
@@ -108,16 +108,14 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
         raise UserError(f"results cannot be written: {error}; the same command goes on") from None
 
 
-def check_name(model: Model, out: Path) -> None:
+def check_name(name: str, checksum: str, out: Path) -> None:
     """Raises where other weights have results under this name, or under one with the same files."""
-    if len(model.name) > LONGEST_NAME:
-        raise UserError(
-            f"the encoder's name has {len(model.name)} characters; give a --name of {LONGEST_NAME} at most"
-        )
+    if len(name) > LONGEST_NAME:
+        raise UserError(f"the encoder's name has {len(name)} characters; give a --name of {LONGEST_NAME} at most")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give --out a folder")
     for other in read_all(out)[0] if out.exists() else ():
-        if plain(other.encoder) == plain(model.name) and other.encoder_checksum != model.checksum:
+        if plain(other.encoder) == plain(name) and other.encoder_checksum != checksum:
             raise UserError(
                 f"{out / other.file_name} is about other weights of the same name, '{other.encoder}': "
                 "give --name or another --out"
