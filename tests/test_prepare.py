@@ -16,7 +16,8 @@ from PIL import Image
 
 from vivi.video.corpus import SHOT_SCHEMA, VIDEO_SCHEMA, Corpus
 from vivi.video.decode import sample_frames
-from vivi.video.piece import PrepareSettings, encode_jpeg, split_by_hash
+from vivi.video.jpeg import encode_jpeg
+from vivi.video.piece import PrepareSettings, split_by_hash
 from vivi.video.prepare import Machine, prepare
 
 

@@ -8,7 +8,6 @@ complete. Both appear atomically, so a worker can be killed at any moment and it
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import signal
@@ -18,15 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
-from PIL import Image
 
 from vivi.errors import check_ranges
 from vivi.storage import write_atomically
 from vivi.video.corpus import ShotWriter, Split, VideoRow
 from vivi.video.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
+from vivi.video.jpeg import encode_jpeg
 from vivi.video.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
 from vivi.video.sources import Source, text
 
@@ -237,12 +234,6 @@ def _split_evenly(take: list[tuple[float, bytes]], cap: int) -> Iterator[list[tu
     parts = math.ceil(len(take) / cap)
     for part in range(parts):
         yield take[part * len(take) // parts : (part + 1) * len(take) // parts]
-
-
-def encode_jpeg(image: NDArray[np.uint8], quality: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
 
 
 def split_by_hash(video: str, test_fraction: float) -> Split:
