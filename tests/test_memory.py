@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vivi.errors import UserError
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipes import RECIPES, Encoder, Recipe
 from vivi.training import memory
@@ -44,3 +45,10 @@ def test_as_many_cores_are_computed_at_once_as_fit_and_divide(monkeypatch: pytes
     for room, expected in [(0.5, 1), (1.0, 1), (3.9, 3), (5.5, 4), (7.0, 6), (100.0, 12)]:
         monkeypatch.setattr(memory, "_CPU_BYTES", int(room * each) + 1)
         assert cores_at_once(model, recipe, 12, CPU, compiled=False) == expected
+
+
+def test_a_backbone_with_other_features_than_timm_says_cannot_be_an_encoder() -> None:
+    _, model = thin("vivi-ex4")
+    model.encoder.features += 1
+    with pytest.raises(UserError, match="cannot be an encoder: it gives 64 features a frame where timm says 65"):
+        activation_bytes(model, 32, CPU)

@@ -119,7 +119,6 @@ def test_two_runs_do_not_share_a_folder(corpus: Path, tmp_path: Path) -> None:
         ("--optimiser.momentum 7", "--optimiser.momentum"),
         ("--encoder.name vit_tiny_patch16_224", "add --encoder.width 1"),
         ("--encoder.name crossvit_9_240 --encoder.width 1", "cannot take frames of 32 px"),
-        ("--encoder.name inception_next_atto --encoder.width 1", "cannot be an encoder"),
         ("--sweep loss.video_weight=0.04,-1", "--loss.video-weight is -1"),
         ("--sweep batch.videos=4,400", "--batch.videos is 400"),
         ("--sweep encoder.name=resnetv2_18,nonsense", "timm has no model 'nonsense'"),

@@ -269,8 +269,9 @@ def write_video(path: Path, seed: int, index: int, seconds: float, rate: int, si
             stream = None
             for picture in video_frames(seed, index, seconds, rate, size):
                 if stream is None:
-                    # One thread: with more, x264's bytes depend on their number.
-                    options = {"preset": "veryfast", "crf": "23", "threads": "1"}
+                    # One thread: with more, x264's bytes depend on their number. No macroblock tree: with AVX-512,
+                    # x264 reads memory there that it never wrote, and pictures of some widths differ each time.
+                    options = {"preset": "veryfast", "crf": "23", "threads": "1", "x264-params": "mbtree=0"}
                     stream = container.add_stream("libx264", rate=Fraction(rate), options=options)
                     stream.width, stream.height = picture.size
                     stream.pix_fmt = "yuv420p"
