@@ -22,12 +22,15 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vivi.errors import UserError
+from vivi.errors import UserError, first_line
 from vivi.storage import fsync, storage, write_atomically
+from vivi.video.identity import FileIdentity
 
 FORMAT_VERSION = 1
 # A record batch is what a reader maps and indexes at once: small enough to skip, large enough to be few.
 BATCH_BYTES = 8 << 20
+# What to do about a damaged file of a corpus.
+REMEDY = "delete it and run the same vivi prepare again"
 
 SHOT_SCHEMA = pa.schema(
     [
@@ -52,6 +55,9 @@ VIDEO_SCHEMA = pa.schema(
         ("shard", pa.int32()),
         ("first_row", pa.int64()),
         ("split", pa.string()),
+        ("file_bytes", pa.int64()),
+        ("file_changed", pa.int64()),
+        ("file_hash", pa.string()),
     ]
 )
 Split = Literal["train", "test"]
@@ -59,7 +65,7 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True, slots=True)
 class VideoRow:
-    """A row of videos.parquet."""
+    """A row of videos.parquet. The fields of the file are those of FileIdentity."""
 
     video: str
     path: str
@@ -74,6 +80,14 @@ class VideoRow:
     shots: int = 0
     shard: int | None = None
     first_row: int | None = None
+    file_bytes: int = 0
+    file_changed: int = 0
+    file_hash: str = ""
+
+    @property
+    def file(self) -> FileIdentity:
+        """The file that it was made from."""
+        return FileIdentity(self.file_bytes, self.file_changed, self.file_hash)
 
 
 class ShotWriter:
@@ -146,26 +160,30 @@ def shard_path(corpus: Path, shard: int) -> Path:
 
 def shard_numbers(corpus: Path) -> list[int]:
     """The shards that are in place, complete ones only."""
-    return sorted(int(path.stem) for path in (corpus / "shards").glob("*.arrow") if path.stem.isdigit())
+    names = (Path(name) for name in os.listdir(corpus / "shards"))
+    return sorted(int(name.stem) for name in names if name.suffix == ".arrow" and name.stem.isdigit())
 
 
 def open_shard(path: Path, columns: Sequence[str] = tuple(SHOT_SCHEMA.names)) -> pa.RecordBatchFileReader:
     """Maps a shard, or some of its columns, into memory; rows are read from the page cache without a copy."""
     options = pa.ipc.IpcReadOptions(included_fields=[SHOT_SCHEMA.get_field_index(name) for name in columns])
-    if not path.exists():
-        raise UserError(f"{path} is missing; run the same vivi prepare again to make it anew")
     try:
         return pa.ipc.open_file(pa.memory_map(str(path)), options=options)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; run the same vivi prepare again to make it anew") from None
     except PermissionError:
         raise UserError(f"{path} may not be read; change its permissions") from None
     except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path} is damaged or not a shard ({error}); delete it and run prepare again") from None
+        raise UserError(f"{path} is damaged or not a shard ({first_line(error)}); {REMEDY}") from None
 
 
 def shard_videos(path: Path) -> list[VideoRow]:
     """The rows of the videos a shard was committed with."""
     metadata = open_shard(path).schema.metadata or {}
-    return [VideoRow(**row) for row in json.loads(metadata.get(b"videos", b"[]"))]
+    try:
+        return [VideoRow(**row) for row in json.loads(metadata.get(b"videos", b"[]"))]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged, its list of videos ({first_line(error)}); {REMEDY}") from None
 
 
 def write_videos(corpus: Path, rows: Sequence[VideoRow]) -> None:
@@ -190,11 +208,15 @@ def read_videos(corpus: Path) -> list[VideoRow]:
 
 def _read_table(path: Path) -> pa.Table:
     try:
-        return pq.read_table(path).select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA)
+        table = pq.read_table(path)
+        for name, unknown in (("file_bytes", 0), ("file_changed", 0), ("file_hash", "")):
+            if name not in table.column_names:  # of an older corpus
+                table = table.append_column(name, pa.array([unknown] * len(table), VIDEO_SCHEMA.field(name).type))
+        return table.select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA)
     except PermissionError:
         raise UserError(f"{path} may not be read; change its permissions") from None
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise UserError(f"{path} is damaged or not ours ({error}); delete it and run prepare again") from None
+        raise UserError(f"{path} is damaged or not ours ({first_line(error)}); {REMEDY}") from None
 
 
 @dataclass(frozen=True)

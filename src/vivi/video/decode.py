@@ -31,6 +31,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from vivi.video.container import MIN_SIDE, UnusableVideo, in_words, open_video
+from vivi.video.jpeg import MAX_SIDE
 from vivi.video.nal import unreferenced_test
 from vivi.video.picture import Scaler, displayed_size
 
@@ -76,6 +77,10 @@ class VideoInfo:
             self.problems.append(problem)
 
 
+class DamagedVideo(Exception):
+    """A video is damaged, and FFmpeg, with several threads, does not give the frames of it that one thread gives."""
+
+
 def sample_frames(
     path: Path | str,
     rate: float = 1.0,
@@ -88,7 +93,8 @@ def sample_frames(
     """Yields the frames of the time grid in order and fills `info`; raises UnusableVideo if there are none.
 
     Frames are scaled down to a short side of `short_side`; smaller ones are never blown up. `heartbeat` is called
-    for every packet with the share of the file that was read and the seconds of footage in it.
+    for every packet with the share of the file that was read and the seconds of footage in it. With several threads,
+    the first sign of damage raises DamagedVideo.
     """
     info = info if info is not None else VideoInfo()
     scaler = Scaler(short_side)
@@ -100,8 +106,14 @@ def sample_frames(
             for point, time, frame in decoding.nearest_frames():
                 if point <= sampled:
                     continue
+                width, height = scaler.size(frame, decoding.pixel_aspect)
+                if max(width, height) > MAX_SIDE:
+                    info.note(f"frames of {width}×{height} are longer than JPEG allows, {MAX_SIDE}")
+                    continue
                 try:
                     image = scaler.upright_rgb(frame, decoding.pixel_aspect)
+                except MemoryError:
+                    raise
                 except FFmpegError as error:
                     info.note(f"{frame.format.name} pictures cannot be converted: {in_words(error)}")
                     continue
@@ -234,20 +246,28 @@ class _Pass:
                 try:
                     left_out = self.watching and packet is not None and unreferenced(packet)
                     frames = [] if left_out else stream.decode(packet)
+                except MemoryError:
+                    raise
                 except FFmpegError:
-                    damaged += 1
+                    damaged += self._damage()
                     continue
                 if packet is not None:
                     self._extend(packet)
                     self._watch(packet)
                 for frame in frames:
                     if frame.is_corrupt or min(frame.width, frame.height) < MIN_SIDE:
-                        damaged += 1
+                        damaged += self._damage()
                     else:
                         yield frame
             self._compare_with_header(container, stream, size)
         if damaged:
             self.info.note(f"{damaged} damaged frames left out")
+
+    def _damage(self) -> int:
+        """One damaged packet or frame."""
+        if self.threads > 1:
+            raise DamagedVideo
+        return 1
 
     def _compare_with_header(self, container: InputContainer, stream: VideoStream, size: int) -> None:
         """Notes what the file promises and does not hold: the sign of a truncated one."""
@@ -312,7 +332,10 @@ class _Pass:
         while True:
             try:
                 packet = next(packets, None)
+            except MemoryError:
+                raise
             except (FFmpegError, OSError) as error:
+                self._damage()
                 self.info.note(f"reading broke off: {in_words(error)}")
                 break
             if packet is None:

@@ -10,10 +10,11 @@ import importlib.util
 import itertools
 import logging
 import multiprocessing
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -21,7 +22,8 @@ from typing import Any
 from vivi.errors import UserError
 from vivi.machine import children_ignore_ctrl_c
 from vivi.storage import StorageError
-from vivi.video.piece import STALL_SECONDS, PreparedVideo, VideoTask, prepare_video
+from vivi.video.limits import STALL_SECONDS
+from vivi.video.piece import PreparedVideo, VideoTask, prepare_video
 
 TRIES = 2
 
@@ -61,7 +63,7 @@ def run_locally(tasks: Iterable[VideoTask], workers: int, report: Report) -> Ite
                     message = _death(worker)
                     pool.remove(worker)
                     if worker.tries < TRIES:
-                        pool.append(_start(worker.task, worker.tries + 1))
+                        pool.append(_start(replace(worker.task, threads=1), worker.tries + 1))
                         continue
                 if isinstance(message, tuple):
                     report(worker.task, *message)
@@ -111,12 +113,23 @@ def _death(worker: _Worker) -> str:
 
 def _work(connection: Connection[Any, Any]) -> None:
     """A worker process: tasks in; progress and outcomes out; ends when the other side is gone."""
-    try:
-        while True:
+
+    def report(share: float, seconds: float) -> None:
+        _send(connection, (share, seconds))
+
+    while True:
+        try:
             task = connection.recv()
-            connection.send(_attempt(task, lambda share, seconds: connection.send((share, seconds))))
-    except (EOFError, OSError):
-        return
+        except (EOFError, OSError):
+            return
+        _send(connection, _attempt(task, report))
+
+
+def _send(connection: Connection[Any, Any], message: object) -> None:
+    try:
+        connection.send(message)
+    except OSError:  # the other side is gone
+        os._exit(0)
 
 
 def _attempt(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo | StorageError:
@@ -167,6 +180,10 @@ def run_on_ray(tasks: Iterable[VideoTask], address: str, report: Report) -> Iter
                 try:
                     result = ray.get(reference)
                 except ray.exceptions.RayError as error:
+                    if task.threads > 1:  # as a local pool does: what comes of a video must not depend on threads
+                        single = replace(task, threads=1)
+                        running[remote.remote(single)] = single
+                        continue
                     yield Outcome(task, None, f"the decoder crashed or hung ({type(error).__name__})")
                     continue
                 if isinstance(result, StorageError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
 from typing import Any
 
 import numpy as np
+from av.sidedata.sidedata import SideDataContainer
 from av.sidedata.sidedata import Type as SideDataType
 from av.video.frame import VideoFrame
 from av.video.reformatter import Colorspace, VideoReformatter
@@ -23,21 +24,26 @@ class Scaler:
         self.short_side = short_side
         self.reformatter = VideoReformatter()
 
-    def upright_rgb(self, frame: VideoFrame, pixel_aspect: float) -> NDArray[np.uint8]:
-        """The picture, (height, width, 3); `pixel_aspect` is the width of a pixel over its height."""
+    def size(self, frame: VideoFrame, pixel_aspect: float) -> tuple[int, int]:
+        """(width, height) of the picture before it is turned upright."""
         width, height = _square(frame, pixel_aspect)
-        scale = min(1.0, self.short_side / min(width, height))
+        scale = self.short_side / min(width, height)
         if scale < 1:
             width, height = max(1, round(width * scale)), max(1, round(height * scale))
             # FFmpeg's scaler takes 1.5 times as long for an odd width.
             width += width % 2 if width > height else 0
+        return width, height
+
+    def upright_rgb(self, frame: VideoFrame, pixel_aspect: float) -> NDArray[np.uint8]:
+        """The picture, (height, width, 3); `pixel_aspect` is the width of a pixel over its height."""
+        width, height = self.size(frame, pixel_aspect)
         rgb = self.reformatter.reformat(
             frame,
             width=width,
             height=height,
             format="rgb24",
             src_colorspace=_colorspace(frame),
-            interpolation="AREA" if scale < 1 else "BICUBIC",
+            interpolation="AREA" if min(_square(frame, pixel_aspect)) > self.short_side else "BICUBIC",
             threads=1,
         )
         return _orient(np.asarray(rgb.to_ndarray(), dtype=np.uint8), _display_matrix(frame))
@@ -63,21 +69,23 @@ def _colorspace(frame: VideoFrame) -> int | None:
 
 def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int] | None:
     """(a, b, c, d) with x' = a x + c y and y' = b x + d y, from the container's rotation metadata."""
-    for data in _side_data(frame):
+    try:
+        # Not frame.side_data: the frame would keep the entries, and they keep the frame. Such a cycle holds raw
+        # pictures in memory until the garbage collector happens to run.
+        entries: Any = SideDataContainer(frame)  # type: ignore[call-arg]  # missing in PyAV's stubs
+    except ValueError:  # PyAV 18 stumbles over kinds that it does not know, such as EXIF; it still tells the rotation
+        angle = -math.radians(frame.rotation)
+        cosine, sine = round(math.cos(angle)), round(math.sin(angle))
+        return cosine, -sine, sine, cosine
+    for number in itertools.count():
+        try:
+            data = entries[number]  # iteration gives entries up to PyAV 18 and only their kinds from 19 on
+        except IndexError:
+            return None
         if data.type == SideDataType.DISPLAYMATRIX:  # the first: the container's, before any within the stream
             m = np.frombuffer(bytes(data), dtype=np.int32)
             return int(m[0]), int(m[1]), int(m[3]), int(m[4])
     return None
-
-
-def _side_data(frame: VideoFrame) -> Iterator[Any]:
-    """Its entries, in order, by number: iteration gives entries up to PyAV 18 and only their types from 19 on."""
-    entries: Any = frame.side_data
-    for number in itertools.count():
-        try:
-            yield entries[number]
-        except IndexError:
-            return
 
 
 def _turns(matrix: tuple[int, int, int, int]) -> bool:

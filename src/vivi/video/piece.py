@@ -11,26 +11,22 @@ import hashlib
 import json
 import math
 import signal
-import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-import pyarrow as pa
-
-from vivi.errors import check_ranges
+from vivi.errors import check_ranges, first_line
 from vivi.storage import write_atomically
 from vivi.video.corpus import ShotWriter, Split, VideoRow
-from vivi.video.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
+from vivi.video.decode import DamagedVideo, SampledFrame, UnusableVideo, VideoInfo, sample_frames
+from vivi.video.identity import FileIdentity, identify, identify_again
 from vivi.video.jpeg import encode_jpeg
+from vivi.video.limits import Heartbeat, Limits, TookTooLong, limited_memory
 from vivi.video.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
 from vivi.video.sources import Source, text
-
-# FFmpeg on a damaged file, or a network disk, may hang inside one call; a worker that gives no sign of life for
-# this long is killed by its own alarm clock.
-STALL_SECONDS = 120
-REPORT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -87,6 +83,7 @@ class VideoTask:
     """Where pieces go; on a cluster, a folder all machines see."""
     settings: PrepareSettings
     threads: int = 1
+    limits: Limits = Limits()  # noqa: RUF009 - it is frozen
 
     @property
     def piece(self) -> Path:
@@ -95,10 +92,11 @@ class VideoTask:
 
 @dataclass(frozen=True)
 class PreparedVideo:
-    """The outcome of a task: the video's row and the bytes of its piece."""
+    """The outcome of a task: the video's row, and the bytes and the checksum of its piece."""
 
     row: VideoRow
-    bytes: int
+    bytes: int = 0
+    crc32: int = 0
 
 
 def prepare_video(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo:
@@ -107,66 +105,83 @@ def prepare_video(task: VideoTask, report: Callable[[float, float], None] | None
     `report(share of the file read, seconds of footage)` is called with the first packet, then about twice a second.
     Raises StorageError where the piece cannot be written; whatever is wrong with the video itself ends up in its row.
     """
-    source, settings = task.source, task.settings
-    split = source.split or split_by_hash(source.video, settings.test_fraction)
-    row = VideoRow(source.video, text(source.path), "skipped", source.problem, split)
-    size = 0
-    if not source.problem:
-        try:
-            row, size = _write_piece(task, row, report)
-        except UnusableVideo as error:
-            row = replace(row, reason=str(error))
-        except (MemoryError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
-            # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
-            row = replace(row, reason=f"decoding failed: {type(error).__name__}: {error}")
-        finally:
-            signal.alarm(0)
-    return finish_piece(task, row, size)
+    if task.source.problem:
+        return finish_piece(task, PreparedVideo(skipped_row(task, task.source.problem)))
+    heartbeat = Heartbeat(task.limits, report)
+    try:
+        with limited_memory(task.limits.gigabytes):
+            done = _write_piece(task, heartbeat)
+    except UnusableVideo as error:
+        done = PreparedVideo(skipped_row(task, str(error)))
+    except MemoryError:
+        reason = f"needs more than {task.limits.gigabytes:g} GB of memory (--worker-memory)"
+        done = PreparedVideo(skipped_row(task, reason))
+    except TookTooLong:
+        reason = f"takes longer than {task.limits.minutes:g} minutes (--video-minutes)"
+        done = PreparedVideo(skipped_row(task, reason))
+    except (ValueError, RuntimeError, ArithmeticError, LookupError) as error:
+        # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
+        reason = f"decoding failed: {type(error).__name__}: {first_line(error)}"
+        done = PreparedVideo(skipped_row(task, reason))
+    finally:
+        signal.alarm(0)
+    return finish_piece(task, done)
 
 
-def finish_piece(task: VideoTask, row: VideoRow, size: int = 0) -> PreparedVideo:
+def skipped_row(task: VideoTask, reason: str) -> VideoRow:
+    """The row of a video that cannot be used."""
+    return _row(task, "skipped", reason, identify(task.source.path))
+
+
+def _row(task: VideoTask, status: Literal["ok", "skipped"], reason: str, file: FileIdentity) -> VideoRow:
+    source = task.source
+    split = source.split or split_by_hash(source.video, task.settings.test_fraction)
+    return VideoRow(source.video, text(source.path), status, reason, split, **asdict(file))
+
+
+def finish_piece(task: VideoTask, done: PreparedVideo) -> PreparedVideo:
     """Marks the piece as complete."""
-    done = PreparedVideo(row, size)
     write_atomically(task.piece.with_suffix(".json"), json.dumps(asdict(done)).encode(), sync=False)
     return done
 
 
 def finished_piece(task: VideoTask) -> PreparedVideo | None:
-    """What an earlier, interrupted run already did for this video."""
+    """What an earlier, interrupted run already did for this video; nothing if its file has changed since, or if the
+    piece is not what was written: after a power cut it may hold anything."""
     try:
         done = json.loads(task.piece.with_suffix(".json").read_bytes())
-        row = VideoRow(**done["row"])
-        if row.status == "ok":
-            pa.ipc.open_file(pa.memory_map(str(task.piece)))
-        return PreparedVideo(row, done["bytes"])
+        prepared = PreparedVideo(VideoRow(**done["row"]), done["bytes"], done["crc32"])
+        if prepared.row.file != identify_again(task.source.path, prepared.row.file):
+            return None
+        if prepared.row.status == "ok" and file_checksum(task.piece) != prepared.crc32:
+            return None
+        return prepared
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _write_piece(
-    task: VideoTask, row: VideoRow, report: Callable[[float, float], None] | None
-) -> tuple[VideoRow, int]:
-    settings, info = task.settings, VideoInfo()
-    detector = HistogramShotDetector(settings.rate, settings.shot_threshold, settings.min_shot_seconds)
-    frames = sample_frames(
-        task.source.path,
-        settings.rate,
-        settings.short_side,
-        settings.exact,
-        task.threads,
-        info,
-        _Heartbeat(report),
-    )
-    if task.threads > 1:
-        frames = _one_ahead(frames)
-    with ShotWriter(task.piece) as writer:
-        for shot in split_into_shots(frames, detector, settings.shot_cap, settings.jpeg_quality):
-            writer.add(row.video, writer.rows, [time for time, _ in shot], [jpeg for _, jpeg in shot])
-        writer.commit()
+def file_checksum(path: Path) -> int:
+    """The CRC-32 of a file."""
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _write_piece(task: VideoTask, heartbeat: Heartbeat) -> PreparedVideo:
+    # Before it is read: a file that changes meanwhile is a changed one to the next run.
+    file = identify(task.source.path)
+    info = VideoInfo()
+    try:
+        writer = _write_shots(task, task.threads, info, heartbeat)
+    except (DamagedVideo, MemoryError):
+        if task.threads == 1:
+            raise
+        info = VideoInfo()
+        writer = _write_shots(task, 1, info, heartbeat)
     row = replace(
-        row,
-        status="ok",
-        reason="; ".join(info.problems),
+        _row(task, "ok", "; ".join(info.problems), file),
         seconds=info.seconds,
         width=info.width,
         height=info.height,
@@ -174,7 +189,22 @@ def _write_piece(
         frames=writer.frames,
         shots=writer.rows,
     )
-    return row, writer.bytes
+    return PreparedVideo(row, writer.bytes, file_checksum(task.piece))
+
+
+def _write_shots(task: VideoTask, threads: int, info: VideoInfo, heartbeat: Heartbeat) -> ShotWriter:
+    settings = task.settings
+    detector = HistogramShotDetector(settings.rate, settings.shot_threshold, settings.min_shot_seconds)
+    frames = sample_frames(
+        task.source.path, settings.rate, settings.short_side, settings.exact, threads, info, heartbeat
+    )
+    if threads > 1:
+        frames = _one_ahead(frames)
+    with ShotWriter(task.piece) as writer:
+        for shot in split_into_shots(frames, detector, settings.shot_cap, settings.jpeg_quality):
+            writer.add(task.source.video, writer.rows, [time for time, _ in shot], [jpeg for _, jpeg in shot])
+        writer.commit()
+    return writer
 
 
 def _one_ahead(frames: Iterator[SampledFrame]) -> Iterator[SampledFrame]:
@@ -184,23 +214,6 @@ def _one_ahead(frames: Iterator[SampledFrame]) -> Iterator[SampledFrame]:
         while (frame := upcoming.result()) is not None:
             upcoming = thread.submit(next, frames, None)
             yield frame
-
-
-class _Heartbeat:
-    """Keeps the worker alive while packets come in, and reports progress now and then."""
-
-    def __init__(self, report: Callable[[float, float], None] | None) -> None:
-        self.report = report
-        self.next_report = 0.0
-        signal.alarm(STALL_SECONDS)
-
-    def __call__(self, share: float, seconds: float) -> None:
-        now = time.monotonic()
-        if now >= self.next_report:
-            signal.alarm(STALL_SECONDS)
-            self.next_report = now + REPORT_SECONDS
-            if self.report is not None:
-                self.report(share, seconds)
 
 
 def split_into_shots(

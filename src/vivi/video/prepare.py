@@ -13,18 +13,16 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import av
 from rich.console import Console
 
 from vivi.errors import UserError, check_ranges
 from vivi.machine import available_cores
 from vivi.storage import StorageError, locked
-from vivi.video.container import UnusableVideo, open_video
 from vivi.video.corpus import (
     ShotWriter,
     VideoRow,
@@ -38,16 +36,21 @@ from vivi.video.corpus import (
     write_videos,
 )
 from vivi.video.engines import Outcome, check_ray, run_locally, run_on_ray
+from vivi.video.identity import FileIdentity, identify, identify_again, same_content
+from vivi.video.limits import Limits
 from vivi.video.piece import (
     PreparedVideo,
     PrepareSettings,
     VideoTask,
     finish_piece,
     finished_piece,
-    split_by_hash,
+    skipped_row,
 )
 from vivi.video.progress import PrepareProgress
 from vivi.video.sources import Source, list_sources, name_apart, text
+
+# Telling whether files have changed waits for the disk far more than for a core.
+IDENTIFYING_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,21 @@ class Machine:
     shard_megabytes: float = 256.0
     """Size of a shard file. A video is never split over two."""
     retry_skipped: bool = False
-    """Try the videos again that an earlier run skipped."""
+    """Try the videos again that an earlier run skipped. Those whose file has changed are tried again in any case."""
+    worker_memory: float = 2.0
+    """Gigabytes that a worker may take for one video; one that needs more is skipped. Enforced on Linux."""
+    video_minutes: float = 24 * 60.0
+    """A video that takes longer is skipped."""
 
     def check(self) -> None:
         """Raises the one line a wrong argument deserves."""
-        check_ranges(self, {"workers": (0, 4096), "shard_megabytes": (1e-3, 2**20)})
+        ranges = {
+            "workers": (0, 4096),
+            "shard_megabytes": (1e-3, 2**20),
+            "worker_memory": (0.1, 2**20),
+            "video_minutes": (0.01, 1e6),
+        }
+        check_ranges(self, ranges)
         if self.engine == "ray":
             check_ray(self.ray_address)
 
@@ -96,9 +109,8 @@ def prepare(
     try:
         with _opened(out, settings):
             rows = _committed_rows(out)
-            tasks = _pending_tasks(listing.sources, rows, out, settings, machine)
-            if len(tasks) < len(listing.sources):
-                console.print(f"in the corpus already: {len(listing.sources) - len(tasks)} videos", style="dim")
+            pending = _pending_sources(listing.sources, rows, machine, console)
+            tasks = _tasks(pending, out, settings, machine)
             packer = _Packer(out, rows, tasks, round(machine.shard_megabytes * 2**20))
             try:
                 _run(tasks, packer, machine, console)
@@ -158,39 +170,62 @@ def _committed_rows(out: Path) -> dict[str, VideoRow]:
     return rows
 
 
-def _pending_tasks(
-    sources: Sequence[Source], rows: dict[str, VideoRow], out: Path, settings: PrepareSettings, machine: Machine
-) -> list[VideoTask]:
-    """The videos still to prepare, in the order of their names; moved ones get their new path in `rows`."""
+def _pending_sources(
+    sources: Sequence[Source], rows: dict[str, VideoRow], machine: Machine, console: Console
+) -> list[Source]:
+    """The videos still to prepare, in the order of their names, those among them whose files have changed; `rows`
+    learns where files that were moved or copied are now."""
     named = name_apart(
         sources,
         {row.video: row.path for row in rows.values()},
-        lambda video, path: not os.path.exists(rows[video].path) and _is_same_video(rows[video], path),
+        lambda video, path: not os.path.exists(rows[video].path) and same_content(rows[video].file, identify(path)),
     )
+    known = [source for source in named if source.video in rows]
+    with ThreadPoolExecutor(IDENTIFYING_THREADS) as threads:
+        files = threads.map(lambda source: identify_again(source.path, rows[source.video].file), known)
+        now = {source.video: file for source, file in zip(known, files, strict=True)}
+    changed = {video for video, file in now.items() if _has_changed(rows[video], file)}
     pending = []
     for source in named:
         row = rows.get(source.video)
-        if row is None or (row.status == "skipped" and machine.retry_skipped):
+        if row is None or source.video in changed or (row.status == "skipped" and machine.retry_skipped):
             pending.append(source)
-        elif row.path != text(source.path):
-            rows[source.video] = replace(row, path=text(source.path))
+        elif same_content(row.file, now[source.video]):
+            rows[source.video] = replace(row, path=text(source.path), **asdict(now[source.video]))
+    unknown = sum(row.status == "ok" and not row.file_hash for row in (rows[video] for video in now))
+    _tell(len(named) - len(pending), sorted(changed), unknown, console)
+    return pending
+
+
+def _has_changed(row: VideoRow, now: FileIdentity) -> bool:
+    """Whether a file is known to be another than the one that a row was made from. One that was skipped before it
+    could be read counts as changed once it can be."""
+    if not now.file_hash or not (row.file_hash or row.status == "skipped"):
+        return False
+    return not same_content(row.file, now)
+
+
+def _tell(kept: int, changed: Sequence[str], unknown: int, console: Console) -> None:
+    if kept:
+        console.print(f"in the corpus already: {kept} videos", style="dim")
+    if changed:
+        names = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
+        console.print(f"changed since they were prepared, now prepared again: {len(changed)} videos ({names})")
+    if unknown:
+        console.print(
+            f"prepared by an older vivi, which did not record the files: {unknown} videos; whether their files have "
+            "changed since cannot be told, they stay as they are",
+            style="yellow",
+        )
+
+
+def _tasks(sources: Sequence[Source], out: Path, settings: PrepareSettings, machine: Machine) -> list[VideoTask]:
     # A few long videos on many cores: let FFmpeg use what the pool leaves idle (and, as it does itself, one more).
-    spare = available_cores() // max(1, min(machine.workers or available_cores(), len(pending)))
+    spare = available_cores() // max(1, min(machine.workers or available_cores(), len(sources)))
     threads = spare + 1 if spare > 1 else 1
     folder = str((out / "work").absolute())
-    return [VideoTask(source, folder, settings, threads) for source in pending]
-
-
-def _is_same_video(row: VideoRow, path: str) -> bool:
-    """Whether a file looks like the one a row was made from, by what its header says."""
-    try:
-        with ExitStack() as opened:
-            container, stream = open_video(path, opened)
-            seconds = (container.duration or 0) / av.time_base
-            codec = stream.codec_context.codec.canonical_name
-    except UnusableVideo:
-        return False
-    return row.status == "ok" and row.codec == codec and abs(row.seconds - seconds) < 0.5
+    limits = Limits(machine.worker_memory, machine.video_minutes)
+    return [VideoTask(source, folder, settings, threads, limits) for source in sources]
 
 
 def _run(tasks: list[VideoTask], packer: _Packer, machine: Machine, console: Console) -> None:
@@ -204,7 +239,9 @@ def _run(tasks: list[VideoTask], packer: _Packer, machine: Machine, console: Con
     with PrepareProgress(todo, console) as progress:
         packer.add(finished)
         for outcome in _engine(todo, machine, progress):
-            done = outcome.prepared or _give_up(outcome)
+            done = outcome.prepared or finish_piece(
+                outcome.task, PreparedVideo(skipped_row(outcome.task, outcome.reason))
+            )
             progress.finished(outcome.task, done.row)
             packer.add({outcome.task.source.video: done})
         packer.finish()
@@ -214,13 +251,6 @@ def _engine(todo: list[VideoTask], machine: Machine, progress: PrepareProgress) 
     if machine.engine == "ray":
         return run_on_ray(todo, machine.ray_address, progress.report)
     return run_locally(todo, machine.workers or available_cores(), progress.report)
-
-
-def _give_up(outcome: Outcome) -> PreparedVideo:
-    """A video that its worker did not survive."""
-    source, settings = outcome.task.source, outcome.task.settings
-    split = source.split or split_by_hash(source.video, settings.test_fraction)
-    return finish_piece(outcome.task, VideoRow(source.video, text(source.path), "skipped", outcome.reason, split))
 
 
 class _Packer:

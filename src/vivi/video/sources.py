@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vivi.errors import UserError
+from vivi.errors import UserError, first_line
 from vivi.video.corpus import Split
 
 _SUFFIXES = """
@@ -57,7 +58,7 @@ def list_sources(arguments: Sequence[Path]) -> Listing:
         elif argument.suffix.lower() in MANIFEST_SUFFIXES:
             listing.sources += _in_manifest(argument)
         else:
-            listing.sources.append(Source(argument.name, os.path.abspath(argument)))
+            listing.sources.append(Source(text(argument.name), os.path.abspath(argument)))
     # The same file under several arguments counts once, as it was first named.
     listing.sources = list({source.path: source for source in reversed(listing.sources)}.values())
     return listing
@@ -119,11 +120,11 @@ def _in_manifest(manifest: Path) -> Iterator[Source]:
         path, split = row.get("path") or "", row.get("split") or None
         if not path or "\0" in path:
             problem = "its path holds a zero byte" if path else "no path in the manifest"
-            name = f"{manifest.name}, row {line}"
+            name = text(f"{manifest.name}, row {line}")
             yield Source(name, os.path.join(os.path.abspath(manifest.parent), name), problem=problem)
             continue
         absolute = os.path.abspath(manifest.parent / path)
-        video = row.get("video") or _relative_name(absolute, manifest.parent)
+        video = text(row.get("video") or _relative_name(absolute, manifest.parent))
         if split in SPLITS:
             yield Source(video, absolute, SPLITS[split])
         else:
@@ -132,7 +133,7 @@ def _in_manifest(manifest: Path) -> Iterator[Source]:
 
 def _relative_name(path: str, folder: Path) -> str:
     inside = os.path.relpath(path, os.path.abspath(folder))
-    return text(Path(path).name if inside.startswith("..") else inside)
+    return Path(path).name if inside.startswith("..") else inside
 
 
 def _manifest_rows(manifest: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -143,21 +144,26 @@ def _manifest_rows(manifest: Path) -> Iterator[tuple[int, dict[str, str]]]:
             for line, row in enumerate(table.to_pylist(), start=1):
                 yield line, {key: str(value) for key, value in row.items() if value is not None}
             return
-        text = manifest.read_text(encoding="utf-8-sig", errors="surrogateescape")
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"manifest {manifest} cannot be read: {error}") from None
-    if manifest.suffix.lower() == ".csv":
-        reader = csv.DictReader(text.splitlines())
+        content = manifest.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        if manifest.suffix.lower() == ".csv":
+            yield from _csv_rows(manifest, content)
+            return
+    except (OSError, csv.Error, pa.ArrowException) as error:
+        raise UserError(f"manifest {manifest} cannot be read: {first_line(error)}") from None
+    for line, path in enumerate(content.split("\n"), start=1):
+        if path.strip() and not path.startswith("#"):
+            yield line, {"path": path.strip()}
+
+
+def _csv_rows(manifest: Path, content: str) -> Iterator[tuple[int, dict[str, str]]]:
+    limit = csv.field_size_limit(len(content) + 1)  # a path of any length is one bad row, not the end of the file
+    try:
+        reader = csv.DictReader(io.StringIO(content, newline=""))
         _check_has_path(manifest, reader.fieldnames or [])
         for row in reader:
-            yield (
-                reader.line_num,
-                {key: value for key, value in row.items() if key and isinstance(value, str)},
-            )
-        return
-    for line, content in enumerate(text.splitlines(), start=1):
-        if content.strip() and not content.startswith("#"):
-            yield line, {"path": content.strip()}
+            yield reader.line_num, {key: value for key, value in row.items() if key and isinstance(value, str)}
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _check_has_path(manifest: Path, columns: Sequence[str]) -> None:
