@@ -51,9 +51,9 @@ HAVE_B_FRAMES = (
 VARIABLE = ("h264", "h264-b", "h264-pyramid", "h264-ts", "h264-flv", "hevc", "vp9", "av1", "ffv1", "mjpeg-mkv")
 
 
-def sampled(path: Path, rate: float = 1.0, exact: bool = False, threads: int = 1) -> list[tuple[float, int]]:
+def sampled(path: Path, rate: float = 1.0, exact: bool = False) -> list[tuple[float, int]]:
     """The sampled frames as (time, number)."""
-    frames = sample_frames(path, rate, exact=exact, threads=threads)
+    frames = sample_frames(path, rate, exact=exact)
     return [(frame.time, read_number(frame.image)) for frame in frames]
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 from clips import B_FRAMES, CLIPS, HAVE_B_FRAMES, VARIABLE, check_rule, nearest_by_brute_force, sampled
 from media import Clip, damage, numbered, plain_frames, write_packed_avi
 
 from vivi.video.decode import UnusableVideo, sample_frames
-from vivi.video.nal import unreferenced_test
 
 RATES = (0.3, 1, 2.5, 5, 7, 30, 100)
 
@@ -115,12 +112,6 @@ def test_packed_b_frames_are_told_apart(tmp_path: Path) -> None:
         assert time - frames[0][0] == pytest.approx(number / 25)
 
 
-@pytest.mark.parametrize("threads", [2, 4])
-def test_the_number_of_threads_changes_nothing(threads: int, made: dict[str, Path]) -> None:
-    for name in ("h264-b", "vfr-hevc", "mpeg2-ts"):
-        assert sampled(made[name], 3, threads=threads) == sampled(made[name], 3)
-
-
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_damaged_file_gives_frames_or_a_reason(seed: int, made: dict[str, Path], tmp_path: Path) -> None:
@@ -166,17 +157,3 @@ def test_the_file_is_closed_when_the_reader_stops_early(made: dict[str, Path], t
     assert any(os.path.realpath(f"/proc/self/fd/{fd}") == str(path) for fd in os.listdir("/proc/self/fd"))
     frames.close()  # type: ignore[attr-defined]
     assert not any(os.path.realpath(f"/proc/self/fd/{fd}") == str(path) for fd in os.listdir("/proc/self/fd"))
-
-
-@pytest.mark.parametrize("suffix", [".mp4", ".ts"], ids=["lengths", "start codes"])
-@pytest.mark.parametrize("name", ["h264", "h264-b", "h264-pyramid", "hevc"])
-def test_packets_nothing_refers_to_are_known_without_decoding(name: str, suffix: str, tmp_path: Path) -> None:
-    clip = replace(CLIPS[name], suffix=suffix)
-    path = clip.write(tmp_path / f"clip{suffix}", frames=110)
-    needed = {time for time, _ in plain_frames(path, skip="NONREF")}
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        unreferenced = unreferenced_test(stream)
-        packets = [packet for packet in container.demux(stream) if packet.size]
-        kept = {(packet.pts or 0) * packet.time_base for packet in packets if not unreferenced(packet)}
-    assert kept == needed

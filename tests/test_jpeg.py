@@ -6,6 +6,7 @@ import io
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -38,6 +39,7 @@ def test_every_altered_byte_outside_the_comment_is_noticed() -> None:
 def test_a_frame_that_ends_early_or_late_is_noticed() -> None:
     jpeg = encode_jpeg(_frame(16, 24), 90)
     assert not is_intact(jpeg[:-1])
+    assert not is_intact(memoryview(pa.py_buffer(jpeg[:-1])))  # of signed bytes
     assert not is_intact(jpeg + b"\0")
 
 

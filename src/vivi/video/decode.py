@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 
 from vivi.video.container import MIN_SIDE, UnusableVideo, in_words, open_video
 from vivi.video.jpeg import MAX_SIDE
-from vivi.video.nal import unreferenced_test
 from vivi.video.picture import Scaler, displayed_size
 
 # Frames midway between two points go to the later one, and of two as near the earlier wins, despite rounding.
@@ -77,31 +76,25 @@ class VideoInfo:
             self.problems.append(problem)
 
 
-class DamagedVideo(Exception):
-    """A video is damaged, and FFmpeg, with several threads, does not give the frames of it that one thread gives."""
-
-
 def sample_frames(
     path: Path | str,
     rate: float = 1.0,
     short_side: int = 256,
     exact: bool = False,
-    threads: int = 1,
     info: VideoInfo | None = None,
     heartbeat: Callable[[float, float], None] = lambda share, seconds: None,
 ) -> Iterator[SampledFrame]:
     """Yields the frames of the time grid in order and fills `info`; raises UnusableVideo if there are none.
 
     Frames are scaled down to a short side of `short_side`; smaller ones are never blown up. `heartbeat` is called
-    for every packet with the share of the file that was read and the seconds of footage in it. With several threads,
-    the first sign of damage raises DamagedVideo.
+    for every packet with the share of the file that was read and the seconds of footage in it.
     """
     info = info if info is not None else VideoInfo()
     scaler = Scaler(short_side)
     sampled = -1  # the last grid point that was yielded
     skip_until = -math.inf if exact else math.inf
     while True:
-        decoding = _Pass(path, rate, skip_until, threads, info, heartbeat)
+        decoding = _Pass(path, rate, skip_until, info, heartbeat)
         try:
             for point, time, frame in decoding.nearest_frames():
                 if point <= sampled:
@@ -146,7 +139,6 @@ class _Pass:
         path: Path | str,
         rate: float,
         skip_until: float,
-        threads: int,
         info: VideoInfo,
         heartbeat: Callable[[float, float], None],
     ) -> None:
@@ -154,7 +146,6 @@ class _Pass:
         self.rate = rate
         self.skip_until = skip_until  # up to this time, frames that no other refers to are not decoded
         self.watching = skip_until == math.inf  # for grid points that this leaves empty
-        self.threads = threads
         self.info = info
         self.heartbeat = heartbeat
         self.pixel_aspect = 1.0
@@ -241,33 +232,25 @@ class _Pass:
             self._set_up(stream)
             size = max(container.size or 0, 1)
             packets = self._packets(container, stream, size)
-            unreferenced = unreferenced_test(stream)
             for packet in self._needed(packets, stream) if self.watching else packets:
                 try:
-                    left_out = self.watching and packet is not None and unreferenced(packet)
-                    frames = [] if left_out else stream.decode(packet)
+                    frames = stream.decode(packet)
                 except MemoryError:
                     raise
                 except FFmpegError:
-                    damaged += self._damage()
+                    damaged += 1
                     continue
                 if packet is not None:
                     self._extend(packet)
                     self._watch(packet)
                 for frame in frames:
                     if frame.is_corrupt or min(frame.width, frame.height) < MIN_SIDE:
-                        damaged += self._damage()
+                        damaged += 1
                     else:
                         yield frame
             self._compare_with_header(container, stream, size)
         if damaged:
             self.info.note(f"{damaged} damaged frames left out")
-
-    def _damage(self) -> int:
-        """One damaged packet or frame."""
-        if self.threads > 1:
-            raise DamagedVideo
-        return 1
 
     def _compare_with_header(self, container: InputContainer, stream: VideoStream, size: int) -> None:
         """Notes what the file promises and does not hold: the sign of a truncated one."""
@@ -335,7 +318,6 @@ class _Pass:
             except MemoryError:
                 raise
             except (FFmpegError, OSError) as error:
-                self._damage()
                 self.info.note(f"reading broke off: {in_words(error)}")
                 break
             if packet is None:
@@ -371,8 +353,8 @@ class _Pass:
 
     def _set_up(self, stream: VideoStream) -> None:
         """Tells the decoder what to skip, and learns what the stream says of itself."""
-        stream.thread_count = self.threads
-        stream.thread_type = "AUTO" if self.threads > 1 else "NONE"
+        # With several threads FFmpeg gives other frames of a damaged stream, and often without a sign of damage.
+        stream.thread_count, stream.thread_type = 1, "NONE"
         # dav1d, for AV1, cannot cease to skip on the way.
         if self.watching or (self.skip_until > -math.inf and stream.codec_context.name != "libdav1d"):
             stream.codec_context.skip_frame = "NONREF"

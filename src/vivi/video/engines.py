@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -22,8 +22,15 @@ from typing import Any
 from vivi.errors import UserError
 from vivi.machine import children_ignore_ctrl_c
 from vivi.storage import StorageError
-from vivi.video.limits import STALL_SECONDS
-from vivi.video.piece import PreparedVideo, VideoTask, prepare_video
+from vivi.video.limits import STALL_SECONDS, memory_ceiling
+from vivi.video.piece import (
+    PreparedVideo,
+    VideoTask,
+    finish_piece,
+    finished_piece,
+    prepare_video,
+    skipped_row,
+)
 
 TRIES = 2
 
@@ -60,25 +67,26 @@ def run_locally(tasks: Iterable[VideoTask], workers: int, report: Report) -> Ite
                 try:
                     message = worker.connection.recv()
                 except (EOFError, OSError):
-                    message = _death(worker)
                     pool.remove(worker)
-                    if worker.tries < TRIES:
-                        pool.append(_start(replace(worker.task, threads=1), worker.tries + 1))
+                    worker.process.join()
+                    message = finished_piece(worker.task) or _death(worker)
+                    if isinstance(message, str) and worker.tries < TRIES:
+                        pool.append(_start(worker.task, worker.tries + 1))
                         continue
                 if isinstance(message, tuple):
                     report(worker.task, *message)
                     continue
                 if isinstance(message, StorageError):
                     raise message
-                died = isinstance(message, str)
-                yield Outcome(worker.task, None, message) if died else Outcome(worker.task, message)
+                lost = isinstance(message, str)
+                yield Outcome(worker.task, None, message) if lost else Outcome(worker.task, message)
                 following = next(waiting, None)
-                if died and following is not None:
-                    pool.append(_start(following))
+                if worker not in pool:  # it died
+                    pool += [_start(following)] if following is not None else []
                 elif following is not None:
                     worker.task, worker.tries = following, 1
                     worker.connection.send(following)
-                elif not died:
+                else:
                     pool.remove(worker)
                     _stop(worker)
     finally:
@@ -104,7 +112,6 @@ def _stop(worker: _Worker) -> None:
 
 
 def _death(worker: _Worker) -> str:
-    worker.process.join()
     code = worker.process.exitcode or 0
     if code == -signal.SIGALRM:
         return f"decoding made no progress for {STALL_SECONDS} s"
@@ -133,10 +140,17 @@ def _send(connection: Connection[Any, Any], message: object) -> None:
 
 
 def _attempt(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo | StorageError:
-    try:
-        return prepare_video(task, report)
-    except StorageError as error:
-        return error
+    """Prepares a video in a process that may end over it; `finished_piece` then says why, where that is known."""
+
+    def too_large() -> None:
+        reason = f"needs more than {task.limits.gigabytes:g} GB of memory (--worker-memory)"
+        finish_piece(task, PreparedVideo(skipped_row(task, reason)))
+
+    with memory_ceiling(task.limits.gigabytes, too_large):
+        try:
+            return prepare_video(task, report)
+        except StorageError as error:
+            return error
 
 
 def check_ray(address: str) -> None:
@@ -180,11 +194,8 @@ def run_on_ray(tasks: Iterable[VideoTask], address: str, report: Report) -> Iter
                 try:
                     result = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    if task.threads > 1:  # as a local pool does: what comes of a video must not depend on threads
-                        single = replace(task, threads=1)
-                        running[remote.remote(single)] = single
-                        continue
-                    yield Outcome(task, None, f"the decoder crashed or hung ({type(error).__name__})")
+                    crash = f"the decoder crashed or hung ({type(error).__name__})"
+                    yield Outcome(task, finished_piece(task), crash)
                     continue
                 if isinstance(result, StorageError):
                     raise result

@@ -30,7 +30,7 @@ def encode_jpeg(image: NDArray[np.uint8], quality: int) -> bytes:
 
 def is_intact(jpeg: bytes | memoryview) -> bool:
     """Whether a file is as it was written, as far as can be told: one without a checksum counts as intact."""
-    view = memoryview(jpeg)
+    view = memoryview(jpeg).cast("B")  # Arrow's are of signed bytes
     if view[_HEADER : _HEADER + len(_COMMENT)] != _COMMENT:
         return True
     return b"%08x" % zlib.crc32(view[_END:], zlib.crc32(view[:_HEADER])) == view[_END - 8 : _END]

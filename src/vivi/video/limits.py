@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 # FFmpeg on a damaged file, or a network disk, may hang inside one call; a worker that gives no sign of life for
 # this long is killed by its own alarm clock.
 STALL_SECONDS = 120
 REPORT_SECONDS = 0.5
+WATCH_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +53,35 @@ class Heartbeat:
 
 
 @contextmanager
-def limited_memory(gigabytes: float) -> Iterator[None]:
-    """Allocations inside fail, with MemoryError in Python, where the process would take so much more than it did when
-    this was first called. Only Linux enforces it."""
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    ceiling = _data_bytes_at_first() + round(gigabytes * 1e9)
-    if before[1] != resource.RLIM_INFINITY:
-        ceiling = min(ceiling, before[1])
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_DATA, (ceiling, before[1]))
+def memory_ceiling(gigabytes: float, last_words: Callable[[], None]) -> Iterator[None]:
+    """Ends this process, after `last_words()`, as soon as it takes more memory than this; only where there is /proc.
+
+    A limit that makes allocations fail (setrlimit) would not do: FFmpeg ignores some failures, and a file that asks
+    for too much then looks like one without frames.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            if private_bytes() > gigabytes * 1e9:
+                try:
+                    last_words()
+                finally:
+                    os._exit(1)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_DATA, before)
+        over.set()
+        thread.join()
 
 
-@cache
-def _data_bytes_at_first() -> int:
-    """Private memory of this process, as RLIMIT_DATA counts it: measured once, because what was freed since and is
-    kept for later use would count as well."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    return 0
+def private_bytes() -> int:
+    """Memory of this process in use, without files mapped into it; 0 where that cannot be told."""
+    try:
+        _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * resource.getpagesize()

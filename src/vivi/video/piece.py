@@ -21,10 +21,10 @@ from typing import Literal
 from vivi.errors import check_ranges, first_line
 from vivi.storage import write_atomically
 from vivi.video.corpus import ShotWriter, Split, VideoRow
-from vivi.video.decode import DamagedVideo, SampledFrame, UnusableVideo, VideoInfo, sample_frames
+from vivi.video.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
 from vivi.video.identity import FileIdentity, identify, identify_again
 from vivi.video.jpeg import encode_jpeg
-from vivi.video.limits import Heartbeat, Limits, TookTooLong, limited_memory
+from vivi.video.limits import Heartbeat, Limits, TookTooLong
 from vivi.video.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
 from vivi.video.sources import Source, text
 
@@ -82,7 +82,8 @@ class VideoTask:
     folder: str
     """Where pieces go; on a cluster, a folder all machines see."""
     settings: PrepareSettings
-    threads: int = 1
+    decode_ahead: bool = False
+    """Whether a core is free to decode the next frame while this one is encoded."""
     limits: Limits = Limits()  # noqa: RUF009 - it is frozen
 
     @property
@@ -109,13 +110,11 @@ def prepare_video(task: VideoTask, report: Callable[[float, float], None] | None
         return finish_piece(task, PreparedVideo(skipped_row(task, task.source.problem)))
     heartbeat = Heartbeat(task.limits, report)
     try:
-        with limited_memory(task.limits.gigabytes):
-            done = _write_piece(task, heartbeat)
+        done = _write_piece(task, heartbeat)
     except UnusableVideo as error:
         done = PreparedVideo(skipped_row(task, str(error)))
     except MemoryError:
-        reason = f"needs more than {task.limits.gigabytes:g} GB of memory (--worker-memory)"
-        done = PreparedVideo(skipped_row(task, reason))
+        done = PreparedVideo(skipped_row(task, "needs more memory than this machine has"))
     except TookTooLong:
         reason = f"takes longer than {task.limits.minutes:g} minutes (--video-minutes)"
         done = PreparedVideo(skipped_row(task, reason))
@@ -170,16 +169,17 @@ def file_checksum(path: Path) -> int:
 
 
 def _write_piece(task: VideoTask, heartbeat: Heartbeat) -> PreparedVideo:
+    settings, info = task.settings, VideoInfo()
     # Before it is read: a file that changes meanwhile is a changed one to the next run.
     file = identify(task.source.path)
-    info = VideoInfo()
-    try:
-        writer = _write_shots(task, task.threads, info, heartbeat)
-    except (DamagedVideo, MemoryError):
-        if task.threads == 1:
-            raise
-        info = VideoInfo()
-        writer = _write_shots(task, 1, info, heartbeat)
+    detector = HistogramShotDetector(settings.rate, settings.shot_threshold, settings.min_shot_seconds)
+    frames = sample_frames(task.source.path, settings.rate, settings.short_side, settings.exact, info, heartbeat)
+    if task.decode_ahead:
+        frames = _one_ahead(frames)
+    with ShotWriter(task.piece) as writer:
+        for shot in split_into_shots(frames, detector, settings.shot_cap, settings.jpeg_quality):
+            writer.add(task.source.video, writer.rows, [time for time, _ in shot], [jpeg for _, jpeg in shot])
+        writer.commit()
     row = replace(
         _row(task, "ok", "; ".join(info.problems), file),
         seconds=info.seconds,
@@ -190,21 +190,6 @@ def _write_piece(task: VideoTask, heartbeat: Heartbeat) -> PreparedVideo:
         shots=writer.rows,
     )
     return PreparedVideo(row, writer.bytes, file_checksum(task.piece))
-
-
-def _write_shots(task: VideoTask, threads: int, info: VideoInfo, heartbeat: Heartbeat) -> ShotWriter:
-    settings = task.settings
-    detector = HistogramShotDetector(settings.rate, settings.shot_threshold, settings.min_shot_seconds)
-    frames = sample_frames(
-        task.source.path, settings.rate, settings.short_side, settings.exact, threads, info, heartbeat
-    )
-    if threads > 1:
-        frames = _one_ahead(frames)
-    with ShotWriter(task.piece) as writer:
-        for shot in split_into_shots(frames, detector, settings.shot_cap, settings.jpeg_quality):
-            writer.add(task.source.video, writer.rows, [time for time, _ in shot], [jpeg for _, jpeg in shot])
-        writer.commit()
-    return writer
 
 
 def _one_ahead(frames: Iterator[SampledFrame]) -> Iterator[SampledFrame]:

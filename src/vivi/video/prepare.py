@@ -220,12 +220,11 @@ def _tell(kept: int, changed: Sequence[str], unknown: int, console: Console) -> 
 
 
 def _tasks(sources: Sequence[Source], out: Path, settings: PrepareSettings, machine: Machine) -> list[VideoTask]:
-    # A few long videos on many cores: let FFmpeg use what the pool leaves idle (and, as it does itself, one more).
-    spare = available_cores() // max(1, min(machine.workers or available_cores(), len(sources)))
-    threads = spare + 1 if spare > 1 else 1
+    workers = min(machine.workers or available_cores(), len(sources))
+    decode_ahead = available_cores() >= 2 * workers
     folder = str((out / "work").absolute())
     limits = Limits(machine.worker_memory, machine.video_minutes)
-    return [VideoTask(source, folder, settings, threads, limits) for source in sources]
+    return [VideoTask(source, folder, settings, decode_ahead, limits) for source in sources]
 
 
 def _run(tasks: list[VideoTask], packer: _Packer, machine: Machine, console: Console) -> None:
