@@ -23,6 +23,7 @@ from vivi.inspect.content import choose_videos, evenly, shown_runs
 from vivi.inspect.html import clock, in_words
 from vivi.inspect.page import write_page
 from vivi.video.corpus import ShotWriter, VideoRow, shard_path, videos_table, write_settings, write_videos
+from vivi.video.jpeg import encode_jpeg
 
 SETTINGS = {
     "rate": 1.0,
@@ -197,6 +198,20 @@ def test_large_frames_become_thumbnails(tmp_path: Path) -> None:
     write_page(folder, tmp_path / "page")
     sizes = {Image.open(path).size for path in (tmp_path / "page/frames").iterdir()}
     assert sizes == {(256, 144), (432, 28)}
+
+
+def test_an_altered_frame_is_not_shown(tmp_path: Path) -> None:
+    folder = make_corpus(tmp_path / "corpus", [])
+    good = [encode_jpeg(np.full((64, 96, 3), level, np.uint8), 90) for level in (40, 80, 120)]
+    bad = bytearray(good[1])
+    bad[50] ^= 1  # in the quantisation table: it can be decoded
+    with ShotWriter(shard_path(folder, 0)) as writer:
+        writer.add("a", 0, [0.0, 1.0, 2.0], [good[0], bytes(bad), good[2]])
+        writer.commit()
+    row, _ = video("a", [3])
+    write_videos(folder, [replace(row, shard=0, first_row=0)])
+    page = Page(write_page(folder, tmp_path / "page"))
+    assert len(page.files()) == 2 and page.text.count("damaged 0:01") == 1
 
 
 def test_same_seed_same_page(tmp_path: Path) -> None:

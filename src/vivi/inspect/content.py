@@ -23,6 +23,7 @@ from PIL import Image
 from vivi.errors import UserError
 from vivi.storage import write_atomically
 from vivi.video.corpus import Corpus, VideoRow, shard_numbers, shard_path
+from vivi.video.jpeg import is_intact
 from vivi.video.statistics import MAX_SHARDS_READ, Statistics, corpus_statistics, skipped_by_reason
 
 THUMBNAIL_PREFIX = "vivi-"
@@ -218,6 +219,8 @@ def evenly(count: int, limit: int) -> list[int]:
 
 def write_thumbnail(jpeg: bytes, folder: Path) -> Thumbnail | None:
     """Writes a small version of a frame, named by its content; None if the frame is damaged."""
+    if not is_intact(jpeg):
+        return None
     try:
         with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
             size = (THUMBNAIL_WIDTH, THUMBNAIL_HEIGHT)
