@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from test_index import assert_finds_everything, folders, make_corpus, random_videos
 
 from vivi.batches import index as index_module
@@ -86,7 +87,7 @@ def test_files_that_changed_places_are_noticed(tmp_path: Path) -> None:
 
 def test_a_large_array_is_checked_to_its_end(tmp_path: Path) -> None:
     """Beyond one chunk of what is summed up at once."""
-    arrays = {"few": np.arange(3), "many": np.arange(700_000), "none": np.zeros(0, np.uint8)}
+    arrays: dict[str, NDArray[Any]] = {"few": np.arange(3), "many": np.arange(700_000), "none": np.zeros(0, np.uint8)}
     index_files.save(arrays, tmp_path / "index" / "key")
     loaded = index_files.load(tmp_path / "index" / "key", list(arrays))
     assert all(np.array_equal(loaded[name], arrays[name]) for name in arrays)

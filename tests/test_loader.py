@@ -223,7 +223,7 @@ def test_a_frame_with_another_checksum_is_named_as_such_and_not_decoded(tmp_path
     with Loader(stream, 0, 1, 1, 0, 1) as loader:
         assert levels(loader.samples(next(iter(loader)), slice(0, 1), CPU).pixels) == [20, 20]
     (line,) = loader.damaged
-    assert line.endswith("video clip shot 0 frame 0: not as it was written: its checksum is another")
+    assert line.endswith("video clip shot 0 frame 0: its checksum is wrong")
     with pytest.raises(ValueError, match="checksum"):
         decode(altered(10))
 

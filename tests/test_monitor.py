@@ -220,9 +220,7 @@ def test_held_out_frames_are_the_middle_squares() -> None:
 
 
 @pytest.mark.parametrize("harm", [slice(0, 64), slice(300, 301)])  # the second leaves a JPEG that can be decoded
-def test_frames_are_read_from_a_corpus_also_where_some_are_damaged(
-    corpus: Path, tmp_path: Path, harm: slice
-) -> None:
+def test_frames_are_read_from_a_corpus_also_where_some_are_damaged(corpus: Path, tmp_path: Path, harm: slice) -> None:
     index = open_index(Corpus(corpus))
     held_out = read_held_out(index, size=32)
     counts = np.diff(index.first_shot)

@@ -149,7 +149,7 @@ def decode(jpeg: Buffer) -> Tensor:
     if not jpeg:
         raise ValueError("empty")
     if not is_intact(jpeg):
-        raise ValueError("not as it was written: its checksum is another")
+        raise ValueError("its checksum is wrong")
     content = torch.frombuffer(bytearray(jpeg) if isinstance(jpeg, bytes) else jpeg, dtype=torch.uint8)
     # decode_jpeg without its checks and warnings, which take Python's lock from others, 8,000 times a second.
     frame: Tensor = torch.ops.image.decode_jpeg(content, ImageReadMode.RGB.value, False)

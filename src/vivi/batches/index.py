@@ -309,7 +309,7 @@ def assemble(videos: pa.Table, pieces: dict[int, Piece]) -> Arrays:
     )
 
 
-def as_dict(arrays: Arrays) -> dict[str, NDArray[Any]]:
+def as_dict(arrays: Arrays) -> dict[str, Any]:
     return {name: getattr(arrays, name) for name in _NAMES}
 
 

@@ -59,7 +59,7 @@ def save(arrays: Mapping[str, NDArray[Any]], folder: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load(folder: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+def load(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """The arrays in a folder, mapped into memory. Raises ValueError for one that is not as it was written, and
     FileNotFoundError where something is missing."""
     with ExitStack() as stack:
