@@ -33,7 +33,7 @@ def videos_by_place(corpus: Corpus) -> pa.Table:
         "shots": shots >= 1,
         "frames": frames >= shots,
         "first_row": first_row == expected,
-        "seconds": np.isfinite(seconds) & (seconds >= 0),
+        "seconds": (seconds >= 0) & (seconds < 1e10),  # 300 years
     }
     for name, right in checks.items():
         if not right.all():
