@@ -21,6 +21,8 @@ from test_index import assert_finds_everything, folders, make_corpus, random_vid
 from vivi.batches import index as index_module
 from vivi.batches import index_files
 from vivi.batches.index import Arrays, Index, open_index
+from vivi.storage import StorageError
+from vivi.training.data import Data
 from vivi.video.corpus import Corpus, VideoRow, write_videos
 
 Harm = Callable[[bytes, random.Random], bytes]
@@ -122,7 +124,9 @@ def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     path = folder / "test.npy"
     path.write_bytes(flip_a_bit(path.read_bytes(), random.Random(0)))
     expected = f"{folder} was damaged (test.npy is not as it was written) and has been made anew"
-    assert open_index(corpus).note == expected
+    index = open_index(corpus)
+    assert index.note == expected
+    assert Data(index, None, None, None).notes() == [expected]  # which training prints
     assert open_index(corpus).note == ""
 
 
@@ -135,6 +139,18 @@ def test_an_index_of_an_older_version_is_made_anew(tmp_path: Path) -> None:
     assert_finds_everything(index, corpus)
     assert index.note == "" and (folder / "checksums.json").exists()
     assert folders(tmp_path) == [folder]
+
+
+def test_where_the_checksums_cannot_be_written_the_index_stays_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: object) -> None:
+        raise StorageError("No space left on device")
+
+    monkeypatch.setattr(index_files, "write_json", full)
+    corpus = make_corpus(tmp_path, random_videos(4))
+    assert_finds_everything(open_index(corpus), corpus)
+    assert folders(tmp_path) == []
 
 
 def change(corpus: Corpus, split: str) -> Corpus:
