@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, in_frames
 from PIL import Image
+from test_verify import Row, change_rows
 
 from vivi.errors import UserError
 from vivi.inspect.charts import count_histogram, duration_histogram, histogram_svg, y_ticks
@@ -23,6 +25,7 @@ from vivi.inspect.content import choose_videos, evenly, shown_runs
 from vivi.inspect.html import clock, in_words
 from vivi.inspect.page import write_page
 from vivi.video.corpus import ShotWriter, VideoRow, shard_path, videos_table, write_settings, write_videos
+from vivi.video.jpeg import encode_jpeg
 
 SETTINGS = {
     "rate": 1.0,
@@ -199,6 +202,20 @@ def test_large_frames_become_thumbnails(tmp_path: Path) -> None:
     assert sizes == {(256, 144), (432, 28)}
 
 
+def test_an_altered_frame_is_not_shown(tmp_path: Path) -> None:
+    folder = make_corpus(tmp_path / "corpus", [])
+    good = [encode_jpeg(np.full((64, 96, 3), level, np.uint8), 90) for level in (40, 80, 120)]
+    bad = bytearray(good[1])
+    bad[50] ^= 1  # in the quantisation table: it can be decoded
+    with ShotWriter(shard_path(folder, 0)) as writer:
+        writer.add("a", 0, [0.0, 1.0, 2.0], [good[0], bytes(bad), good[2]])
+        writer.commit()
+    row, _ = video("a", [3])
+    write_videos(folder, [replace(row, shard=0, first_row=0)])
+    page = Page(write_page(folder, tmp_path / "page"))
+    assert len(page.files()) == 2 and page.text.count("damaged 0:01") == 1
+
+
 def test_same_seed_same_page(tmp_path: Path) -> None:
     folder = make_corpus(tmp_path / "corpus", [video(f"{i:02d}.mp4", [1] * (1 + i % 4)) for i in range(40)])
     pages = [write_page(folder, tmp_path / str(i), videos=6, seed=seed) for i, seed in enumerate((7, 7, 8))]
@@ -275,6 +292,26 @@ def test_damaged_and_missing_shards_are_named(corpus: Path, tmp_path: Path) -> N
     shard.unlink()
     with pytest.raises(UserError, match=r"00000\.arrow is missing"):
         write_page(corpus, tmp_path / "page")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: [row.update(video="another") for row in rows], "holds other videos than videos.parquet says"),
+        (lambda rows: rows.pop(), "holds other videos than videos.parquet says|cannot be shown"),
+        (lambda rows: rows[1].update(times=[math.nan] * len(rows[1]["times"])), "times that are not finite"),
+        (lambda rows: rows[1].update(times=[0.0] * 99), "other times than frames"),
+        (lambda rows: rows[1].update(times=[], frames=[]), "a shot has no frames"),
+        (lambda rows: rows[1].update(frames=None), "something is missing in a shot"),
+    ],
+)
+def test_shards_that_cannot_be_right_get_one_line(
+    corpus: Path, tmp_path: Path, change: Callable[[list[Row]], None], message: str
+) -> None:
+    change_rows(corpus, 0, change)
+    with pytest.raises(UserError, match=message) as error:
+        write_page(corpus, tmp_path / "page")
+    assert "\n" not in str(error.value)
 
 
 def test_choice_of_videos() -> None:

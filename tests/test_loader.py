@@ -25,6 +25,7 @@ from vivi.batches.sampler import eligible, plan
 from vivi.errors import UserError
 from vivi.recipes import Augment, Batch
 from vivi.video.corpus import Corpus, shard_path
+from vivi.video.jpeg import encode_jpeg
 
 BATCH = Batch(videos=4, shots=2, frames=6, cores=2)
 CPU = torch.device("cpu")
@@ -64,6 +65,15 @@ def jpeg(level: int, size: tuple[int, int] = (24, 16), mode: str = "RGB") -> byt
     stream = io.BytesIO()
     Image.new(mode, size, colours[mode]).save(stream, "JPEG", quality=95)
     return stream.getvalue()
+
+
+def altered(level: int, size: tuple[int, int] = (24, 16)) -> bytes:
+    """A frame with a checksum, and one wrong byte in its quantisation table: it can be decoded, to other pixels."""
+    width, height = size
+    file = bytearray(encode_jpeg(np.full((height, width, 3), level, np.uint8), 95))
+    file[file.index(b"\xff\xdb") + 5] ^= 0x10
+    assert Image.open(io.BytesIO(file)).tobytes() != Image.open(io.BytesIO(jpeg(level, size))).tobytes()
+    return bytes(file)
 
 
 def frames_of(core: Core) -> Pixels:
@@ -168,7 +178,7 @@ def corpus_of(folder: Path, shots: list[list[bytes]]) -> Index:
 
 
 @pytest.mark.parametrize("encoded", [False, True])
-@pytest.mark.parametrize("broken", [b"", b"no JPEG", jpeg(0)[:200], jpeg(0)[:-20]])
+@pytest.mark.parametrize("broken", [b"", b"no JPEG", jpeg(0)[:200], jpeg(0)[:-20], altered(1)])
 def test_a_damaged_frame_is_replaced_by_the_nearest_and_named_once(
     tmp_path: Path, broken: bytes, encoded: bool
 ) -> None:
@@ -204,8 +214,23 @@ def test_what_stands_for_a_frame_is_the_nearest_of_its_shot_whatever_else_is_wan
 
 
 @pytest.mark.parametrize("encoded", [False, True])
+def test_a_frame_with_another_checksum_is_named_as_such_and_not_decoded(tmp_path: Path, encoded: bool) -> None:
+    index = corpus_of(tmp_path, [[altered(10), jpeg(20)]])
+    stream = FrameStream(index, Batch(videos=1, shots=1, frames=2, cores=1), 0, encoded)
+    read = stream.read(stream.plan(0), 0)
+    if encoded:
+        assert [len(file) for file in read.pictures] == [1, len(jpeg(20))]  # the device gets none
+    with Loader(stream, 0, 1, 1, 0, 1) as loader:
+        assert levels(loader.samples(next(iter(loader)), slice(0, 1), CPU).pixels) == [20, 20]
+    (line,) = loader.damaged
+    assert line.endswith("video clip shot 0 frame 0: its checksum is wrong")
+    with pytest.raises(ValueError, match="checksum"):
+        decode(altered(10))
+
+
+@pytest.mark.parametrize("encoded", [False, True])
 def test_a_shot_without_a_good_frame_is_grey(tmp_path: Path, encoded: bool) -> None:
-    index = corpus_of(tmp_path, [[b"?", b"!"], [jpeg(40)]])
+    index = corpus_of(tmp_path, [[b"?", altered(7)], [jpeg(40)]])
     with Loader(FrameStream(index, Batch(videos=1, shots=2, frames=3, cores=1), 0, encoded), 0, 1, 2, 0, 1) as loader:
         pixels = loader.samples(next(iter(loader)), slice(0, 1), CPU).pixels
     assert levels(pixels) == [130] * 3 + [40] * 3

@@ -219,7 +219,8 @@ def test_held_out_frames_are_the_middle_squares() -> None:
     assert (held_out.groups.tolist(), held_out.shots.tolist()) == ([5, 5], [6, 7])
 
 
-def test_frames_are_read_from_a_corpus_also_where_some_are_damaged(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("harm", [slice(0, 64), slice(300, 301)])  # the second leaves a JPEG that can be decoded
+def test_frames_are_read_from_a_corpus_also_where_some_are_damaged(corpus: Path, tmp_path: Path, harm: slice) -> None:
     index = open_index(Corpus(corpus))
     held_out = read_held_out(index, size=32)
     counts = np.diff(index.first_shot)
@@ -235,7 +236,8 @@ def test_frames_are_read_from_a_corpus_also_where_some_are_damaged(corpus: Path,
     offsets = np.frombuffer(content, "<i4", int(index.frames[shot]) + 1, int(index.offsets_at[shot]))
     middle = int(index.data_at[shot]) + int(offsets[int(index.frames[shot]) // 2])
     del offsets
-    content[middle : middle + 64] = bytes(64)
+    for place in range(middle + harm.start, middle + harm.stop):
+        content[place] ^= 0x10
     shard.write_bytes(content)
     damaged = read_held_out(open_index(Corpus(tmp_path / "copy")), size=32)
     assert damaged.shots.tolist() == held_out.shots.tolist()[1:]

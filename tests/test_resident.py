@@ -10,7 +10,7 @@ import pytest
 import torch
 from runs import assert_same_run, run_here
 from test_index import make_corpus
-from test_loader import jpeg
+from test_loader import altered, jpeg
 
 from vivi.batches.frames import FrameStream
 from vivi.batches.index import Index, open_index, read_frames
@@ -174,6 +174,14 @@ def test_a_video_of_damaged_frames_alone_is_counted_as_grey(tmp_path: Path) -> N
     stream = FrameStream(index, Batch(videos=2, shots=1, frames=2, cores=1), 0)
     store = assert_same_batches(stream, 0, 1, start=0, steps=2)
     assert len(store.damaged) == 2
+
+
+def test_the_size_is_not_taken_from_an_altered_frame(tmp_path: Path) -> None:
+    index = open_index(make_corpus(tmp_path, {"a": [[altered(50, (48, 48)), jpeg(60, (16, 16))]]}))
+    stream = FrameStream(index, Batch(videos=1, shots=1, frames=2, cores=1), 0)
+    assert decoded_bytes(index, stream.eligible, ENOUGH) == 2 * 3 * 16 * 16
+    store = assert_same_batches(stream, 0, 1, start=0, steps=2)
+    assert len(store.damaged) == 1
 
 
 def test_frames_that_need_more_than_was_said_are_not_kept(tmp_path: Path) -> None:

@@ -69,12 +69,19 @@ class Inspect:
     """How many videos to show as film strips."""
     seed: int = 0
     """Which ones: another seed shows others."""
+    verify: bool = False
+    """First read every frame and check that it is as it was written; what is damaged is listed in OUT/damaged.csv."""
 
     def run(self, console: Console) -> None:
         from vivi.inspect.page import write_page
+        from vivi.inspect.verify import verify
 
-        page = write_page(self.corpus, self.out, self.videos, self.seed)
-        console.print(f"open {page}", soft_wrap=True)
+        verified = verify(self.corpus, self.out, console) if self.verify else None
+        if verified is None or not verified.unreadable:
+            page = write_page(self.corpus, self.out, self.videos, self.seed)
+            console.print(f"open {page}", soft_wrap=True)
+        if verified is not None and verified.what_to_do:
+            raise UserError(verified.what_to_do)
 
 
 @dataclass(frozen=True)

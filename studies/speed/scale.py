@@ -39,13 +39,14 @@ from vivi.batches.index import (
     Piece,
     _key,
     _stamps,
+    as_dict,
     assemble,
     fingerprint,
     index_shard,
     open_index,
-    save,
     usable_videos,
 )
+from vivi.batches.index_files import save
 from vivi.batches.sampler import eligible, plan
 from vivi.recipes import Batch
 from vivi.training.metrics import read_metrics
@@ -144,7 +145,7 @@ def simulate(real: Path, folder: Path, videos: int) -> Row:
     assembling, arrays = seconds(lambda: assemble(table, pieces))
     stamps = _stamps(folder, table["shard"].to_numpy())
     index = folder / "index" / _key(table, fingerprint(corpus), stamps)
-    writing, _ = seconds(lambda: save(arrays, index))
+    writing, _ = seconds(lambda: save(as_dict(arrays), index))
     open_index(corpus)  # as the first training does, which notes what it found
     return {
         "videos": videos,

@@ -19,6 +19,7 @@ from vivi.batches.pixels import Pixels, pack
 from vivi.batches.sampler import Plan, eligible, plan
 from vivi.errors import first_line
 from vivi.recipes import Batch
+from vivi.video.jpeg import is_intact
 
 GREY = torch.full((3, 32, 32), 128, dtype=torch.uint8)
 """Stands for a frame whose shot has none that can be decoded."""
@@ -54,7 +55,9 @@ class FrameStream:
         """Some frames of a shot, or their files if the device decodes them; and a line for each damaged one."""
         jpegs = read_frames(self.index, video, shot, numbers)
         if self.encoded:
-            return [torch.frombuffer(jpeg or bytearray(b"?"), dtype=torch.uint8) for jpeg in jpegs], []
+            # Of a damaged file a device decodes what it can, and does not say so: it gets none.
+            good = (jpeg if jpeg and is_intact(jpeg) else bytearray(b"?") for jpeg in jpegs)
+            return [torch.frombuffer(jpeg, dtype=torch.uint8) for jpeg in good], []
         frames, damaged = [], []
         for number, jpeg in zip(numbers, jpegs, strict=True):
             frame, line = self.decode_here(video, shot, number, jpeg)
@@ -91,7 +94,9 @@ class FrameStream:
         frames, unknown = decode_there(jpegs, device)
         damaged: list[str] = []
         for number in unknown:
-            frame, line = self.decode_here(*where[number], jpegs[number].numpy().data)
+            video, shot, within = where[number]
+            [jpeg] = read_frames(self.index, video, shot, [within])  # as it is, which says what is wrong with it
+            frame, line = self.decode_here(video, shot, within, jpeg)
             frames[number] = frame.to(device)
             damaged.extend(line)
         return frames, damaged
@@ -137,9 +142,14 @@ def _nearest(index: Index, video: int, shot: int, number: int) -> Tensor:
 
 
 def decode(jpeg: Buffer) -> Tensor:
-    """A JPEG file, also a grey or CMYK one, as RGB: uint8 (3, height, width)."""
+    """A JPEG file, also a grey or CMYK one, as RGB: uint8 (3, height, width).
+
+    Raises for one that cannot be decoded, and for one whose checksum says that it was altered.
+    """
     if not jpeg:
         raise ValueError("empty")
+    if not is_intact(jpeg):
+        raise ValueError("its checksum is wrong")
     content = torch.frombuffer(bytearray(jpeg) if isinstance(jpeg, bytes) else jpeg, dtype=torch.uint8)
     # decode_jpeg without its checks and warnings, which take Python's lock from others, 8,000 times a second.
     frame: Tensor = torch.ops.image.decode_jpeg(content, ImageReadMode.RGB.value, False)

@@ -2,9 +2,10 @@
 
 Videos are in the order of their names, whatever shards they are packed in; the shots of a video follow each other.
 The arrays are made once per corpus, kept as .npy files in `corpus/index/KEY/` and mapped into memory. The key says
-which videos, packed how, in which shard files: a corpus that grew, or a shard made anew, is indexed anew. Old keys
-may be deleted at any time. Where the corpus cannot be written to, the arrays stay in memory. `latest.json` says which
-key was opened last, and what must be unchanged for it to be right: then the table of videos is not even read.
+which videos, packed how, in which shard files: a corpus that grew, or a shard made anew, is indexed anew, and indexes
+that nobody uses any more are removed. One whose files are not as they were written is made anew. Where the corpus
+cannot be written to, the arrays stay in memory. `latest.json` says which key was opened last, and what must be
+unchanged for it to be right: then the table of videos is not even read.
 
 A frame is read with two calls of pread, without Arrow: its place in the data, then the data.
 """
@@ -15,9 +16,7 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 import struct
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,8 +29,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vivi.errors import UserError
-from vivi.storage import StorageError, fsync_file, write_atomically
+from vivi.batches.index_files import load, move_away, read_json, remove_others, save, write_json
+from vivi.errors import UserError, first_line
+from vivi.storage import StorageError
 from vivi.video.corpus import Corpus, open_shard, shard_path
 
 # Reading shards waits for the disk far more than for a core.
@@ -55,12 +55,16 @@ class Arrays:
     names: NDArray[np.uint8]  # UTF-8
 
 
+_NAMES = [field.name for field in fields(Arrays)]
+
+
 @dataclass(frozen=True)
 class Index(Arrays):
     """The frames of a corpus, by video and shot."""
 
     corpus: Path
     fingerprint: str
+    note: str = ""  # what was unusual about opening it, for the user
 
     def __len__(self) -> int:
         return len(self.shard)
@@ -86,29 +90,33 @@ def open_index(corpus: Corpus) -> Index:
     latest = {"made_from": made_from, "shards": stamps, "fingerprint": about["fingerprint"], "folder": folder.name}
     if folder.exists():
         try:
-            index = Index(**load(folder), **about)
+            index = Index(**load(folder, _NAMES), **about)
             _remember(corpus, latest)
             return index
-        except (OSError, ValueError, EOFError):  # damaged: made anew
-            shutil.rmtree(folder, ignore_errors=True)
-    arrays = build(corpus.path, videos)
+        except OSError:  # it is being removed, or of a version that wrote no checksums
+            move_away(folder)
+        except ValueError as error:
+            about["note"] = f"{folder} was damaged ({first_line(error)}) and has been made anew"
+            move_away(folder)
+    arrays = as_dict(build(corpus.path, videos))
     try:
         save(arrays, folder)
-        index = Index(**load(folder), **about)
+        index = Index(**load(folder, _NAMES), **about)
         _remember(corpus, latest)
+        remove_others(folder)
         return index
-    except OSError:  # read-only, or full
-        return Index(**_as_dict(arrays), **about)
+    except (OSError, ValueError, StorageError):  # read-only, or full, or the disk cannot be trusted
+        return Index(**arrays, **about)
 
 
 def _open_latest(corpus: Corpus) -> Index | None:
     """The index that was opened last, if videos.parquet, the settings and all shards are still those it was made
     from: without reading the table, so that opening does not take longer as the corpus grows."""
-    with suppress(OSError, ValueError, EOFError, KeyError, TypeError):
-        latest = json.loads((corpus.path / "index" / _LATEST).read_text())
+    with suppress(OSError, ValueError, KeyError):
+        latest = read_json(corpus.path / "index" / _LATEST)
         if latest["made_from"] != _made_from(corpus):
             return None
-        arrays = load(corpus.path / "index" / Path(latest["folder"]).name)
+        arrays = load(corpus.path / "index" / latest["folder"], _NAMES)
         if latest["shards"] == _stamps(corpus.path, arrays["shard"]):
             return Index(**arrays, corpus=corpus.path, fingerprint=str(latest["fingerprint"]))
     return None
@@ -117,7 +125,7 @@ def _open_latest(corpus: Corpus) -> Index | None:
 def _remember(corpus: Corpus, latest: dict[str, Any]) -> None:
     """For _open_latest."""
     with suppress(StorageError):  # read-only, or full: the next opening takes longer
-        write_atomically(corpus.path / "index" / _LATEST, json.dumps(latest).encode())
+        write_json(corpus.path / "index" / _LATEST, latest)
 
 
 def _made_from(corpus: Corpus) -> list[Any]:
@@ -301,36 +309,8 @@ def assemble(videos: pa.Table, pieces: dict[int, Piece]) -> Arrays:
     )
 
 
-def _as_dict(arrays: Arrays) -> dict[str, Any]:
-    return {field.name: getattr(arrays, field.name) for field in fields(Arrays)}
-
-
-def save(arrays: Arrays, folder: Path) -> None:
-    """Writes the arrays into a new folder, which appears when it is complete."""
-    folder.parent.mkdir(exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(".tmp", dir=folder.parent))
-    try:
-        temporary.chmod(0o755)  # others of the group may train on the same corpus
-        for name, array in _as_dict(arrays).items():
-            with open(temporary / f"{name}.npy", "wb") as file:
-                np.save(file, array, allow_pickle=False)
-                fsync_file(file)
-        try:
-            os.rename(temporary, folder)
-        except OSError:
-            if not folder.exists():  # else another process was faster, with the same
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def load(folder: Path) -> dict[str, Any]:
-    """The arrays in a folder, mapped into memory."""
-    return {field.name: _map(folder / f"{field.name}.npy") for field in fields(Arrays)}
-
-
-def _map(path: Path) -> NDArray[Any]:
-    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))  # a plain array is faster to index
+def as_dict(arrays: Arrays) -> dict[str, Any]:
+    return {name: getattr(arrays, name) for name in _NAMES}
 
 
 def read_frames(index: Index, video: int, shot: int, frames: Sequence[int]) -> list[memoryview]:

@@ -26,6 +26,7 @@ from vivi.batches.loader import Core, LoadedBatch, draws_of
 from vivi.batches.pixels import Pixels, Samples, pack
 from vivi.batches.sampler import Eligible, Plan
 from vivi.video.corpus import shard_path
+from vivi.video.jpeg import is_intact
 
 _AT_ONCE = 1024  # frames that are decoded together
 
@@ -61,10 +62,12 @@ def decoded_bytes(index: Index, eligible: Eligible, most: int) -> int | None:
 
 
 def _pixels(index: Index, video: int) -> int:
-    """How many a frame of a video has, from the header of the first that has one; where none has, they are grey."""
+    """How many a frame of a video has, from the header of the first good one; where none has, they are grey."""
     for shot in range(int(index.first_shot[video]), int(index.first_shot[video + 1])):
         for number in range(int(index.frames[shot])):
             [jpeg] = read_frames(index, video, shot, [number])
+            if not is_intact(jpeg):
+                continue
             with suppress(OSError, SyntaxError, ValueError), Image.open(io.BytesIO(jpeg), formats=("JPEG",)) as image:
                 return image.width * image.height
     return GREY[0].numel()

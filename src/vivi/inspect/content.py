@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -21,8 +22,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vivi.errors import UserError
+from vivi.inspect.places import check_shards, videos_by_place
 from vivi.storage import write_atomically
 from vivi.video.corpus import Corpus, VideoRow, shard_numbers, shard_path
+from vivi.video.jpeg import is_intact
 from vivi.video.statistics import MAX_SHARDS_READ, Statistics, corpus_statistics, skipped_by_reason
 
 THUMBNAIL_PREFIX = "vivi-"
@@ -72,12 +75,15 @@ class Overview:
 
 def overview(corpus: Corpus) -> Overview:
     rate = corpus.settings.get("rate")
-    if not isinstance(rate, int | float) or rate <= 0:
+    if not isinstance(rate, int | float) or not 0 < rate < math.inf:
         raise UserError(f"{corpus.path / 'corpus.json'} has no usable rate: {rate!r}")
-    ok = corpus.videos.filter(pc.equal(corpus.videos["status"], "ok"))
+    ok = videos_by_place(corpus)
     partly = ok.filter(pc.not_equal(ok["reason"], ""))
     examples = partly.slice(0, MAX_NAMES).select(["video", "reason"]).to_pylist()
     shards = shard_numbers(corpus.path)
+    used = np.unique(ok["shard"].to_numpy())
+    used = used[:: -(-len(used) // MAX_SHARDS_READ) or 1]  # as the statistics do
+    check_shards(corpus.path, used.tolist())
     stored = [shard_path(corpus.path, number) for number in shards]
     stored += [corpus.path / "corpus.json", corpus.path / "videos.parquet"]
     splits = dict(_counts(ok["split"]))
@@ -90,7 +96,7 @@ def overview(corpus: Corpus) -> Overview:
         test=splits.get("test", 0),
         bytes=sum(path.stat().st_size for path in stored),
         shards=len(shards),
-        shards_read=len(shards[:: -(-len(shards) // MAX_SHARDS_READ) or 1]),
+        shards_read=len(used),
         codecs=_counts(ok["codec"]),
         skipped=skipped_by_reason(corpus),
         partly_damaged=partly.num_rows,
@@ -172,19 +178,29 @@ def _spread(items: NDArray[np.uint64], count: int, generator: np.random.Generato
 
 def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
     """Reads the shots of a video that are to be shown and writes their thumbnails into `folder`."""
-    spans = _spans(corpus.times(asdict(video)), video.seconds)
+    check_shards(corpus.path, [video.shard] if video.shard is not None else [])
+    times = corpus.times(asdict(video))
+    _check_same(corpus, video, len(times) == video.shots)
+    spans = _spans(times, video.seconds)
     runs = shown_runs(len(spans))
     limit = frames_per_shot(sum(map(len, runs)))
     shots: list[ShownShot] = []
     for run in runs:
         part = {"shard": video.shard, "first_row": (video.first_row or 0) + run.start, "shots": len(run)}
         for index, shot in zip(run, corpus.shots(part), strict=True):
+            _check_same(corpus, video, shot.video == video.video)
             frames = tuple(
                 ShownFrame(shot.times[i], write_thumbnail(shot.frames[i], folder))
                 for i in evenly(len(shot.frames), limit)
             )
             shots.append(ShownShot(index, *spans[index], len(shot.frames), frames))
     return Strip(video, spans, tuple(shots))
+
+
+def _check_same(corpus: Corpus, video: VideoRow, same: bool) -> None:
+    if not same:
+        path = shard_path(corpus.path, video.shard or 0)
+        raise UserError(f"{path} holds other videos than videos.parquet says; delete it and run prepare again")
 
 
 def _spans(shots: Sequence[Sequence[float]], seconds: float) -> tuple[tuple[float, float], ...]:
@@ -218,6 +234,8 @@ def evenly(count: int, limit: int) -> list[int]:
 
 def write_thumbnail(jpeg: bytes, folder: Path) -> Thumbnail | None:
     """Writes a small version of a frame, named by its content; None if the frame is damaged."""
+    if not is_intact(jpeg):
+        return None
     try:
         with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
             size = (THUMBNAIL_WIDTH, THUMBNAIL_HEIGHT)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from vivi.errors import UserError
+from vivi.errors import UserError, first_line
 from vivi.inspect.content import THUMBNAIL_PREFIX, Strip, choose_videos, film_strip, overview
 from vivi.inspect.html import render
 from vivi.pages import check_free, unwritable_named
 from vivi.storage import write_atomically
-from vivi.video.corpus import Corpus, open_shard, shard_numbers, shard_path
+from vivi.video.corpus import Corpus
 
 
 def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path:
@@ -35,11 +35,13 @@ def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path
     frames = out / "frames"
     with damaged_shards_named(opened):
         numbers = overview(opened)
+        chosen = choose_videos(opened.videos, videos, seed)
     with unwritable_named(out):
         frames.mkdir(parents=True, exist_ok=True)
         with damaged_shards_named(opened):
-            strips = [film_strip(opened, row, frames) for row in choose_videos(opened.videos, videos, seed)]
-        write_atomically(index, render(numbers, strips).encode("utf-8", "replace"))
+            strips = [film_strip(opened, row, frames) for row in chosen]
+            page = render(numbers, strips).encode("utf-8", "replace")
+        write_atomically(index, page)
         remove_stale_thumbnails(frames, strips)
     return index
 
@@ -54,17 +56,11 @@ def remove_stale_thumbnails(frames: Path, strips: list[Strip]) -> None:
 
 @contextmanager
 def damaged_shards_named(corpus: Corpus) -> Iterator[None]:
-    """Turns Arrow's complaint about some shard into the one line that says which."""
+    """Turns what damage leads to that was not noticed before into one line."""
     try:
         yield
-    except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
-        for number in shard_numbers(corpus.path):
-            reader = open_shard(shard_path(corpus.path, number))
-            try:
-                for index in range(reader.num_record_batches):
-                    reader.get_batch(index).validate(full=True)
-            except (pa.ArrowException, OSError):
-                raise UserError(
-                    f"{shard_path(corpus.path, number)} is damaged ({error}); delete it and run prepare again"
-                ) from None
-        raise
+    except (pa.ArrowException, LookupError, ValueError, TypeError, ArithmeticError, StopIteration) as error:
+        what = first_line(error)
+        raise UserError(
+            f"{corpus.path} cannot be shown ({what}); vivi inspect {corpus.path} --verify says what is wrong with it"
+        ) from None

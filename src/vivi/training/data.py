@@ -46,7 +46,8 @@ class Data:
 
     def notes(self) -> list[str]:
         """What was left out, and what is odd, a line each."""
-        notes = [note for images in (self.labelled or self.images, self.test) if images for note in images.notes]
+        notes = [self.index.note] if self.index and self.index.note else []
+        notes += [note for images in (self.labelled or self.images, self.test) if images for note in images.notes]
         if self.test is not None and self.images is not None:
             tested = set(self.test.files())
             both = sum(file in tested for file in self.images.files())
