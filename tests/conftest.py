@@ -105,6 +105,10 @@ def vivi() -> Run:
     return run
 
 
+# For scripts: the most memory that their process took, in bytes. Not getrusage, which counts its parent's as well.
+PEAK = "int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) * 1024"
+
+
 def contents(corpus: Path) -> dict[str, object]:
     """Everything in a corpus, for comparing two of them: the table's rows and the shards' bytes."""
     shards = {path.name: path.read_bytes() for path in sorted((corpus / "shards").iterdir())}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import write_video
+from conftest import PEAK, write_video
 
 from vivi.video.corpus import Corpus
 from vivi.video.decode import SampledFrame
@@ -64,15 +64,13 @@ def test_long_takes_are_split_on_request(tmp_path: Path) -> None:
 def peak_memory(path: Path, out: Path) -> int:
     """Peak resident bytes of one worker that prepares the file."""
     script = (
-        "import sys, resource; from vivi.video.piece import *; from vivi.video.sources import Source\n"
+        "from vivi.video.piece import *; from vivi.video.sources import Source\n"
         f"task = VideoTask(Source('v', {str(path)!r}), {str(out)!r}, PrepareSettings(rate=10, max_shot_frames=50))\n"
         "row = prepare_video(task).row; assert row.status == 'ok', row\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        f"print({PEAK})"
     )
     out.mkdir()
-    return (
-        int(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout) * 1024
-    )
+    return int(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
 
 
 def test_memory_does_not_grow_with_the_length_of_the_video(tmp_path: Path) -> None:

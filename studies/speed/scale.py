@@ -215,7 +215,14 @@ def write_table(folder: Path, columns: dict[str, NDArray[Any]], rng: np.random.G
     """Writes videos.parquet: random names in order, a tenth of the videos held out."""
     videos = len(columns["shots"])
     alike: Row = {"path": "/videos", "status": "ok", "reason": "", "codec": "h264"}
-    alike |= {"seconds": 230.0, "width": 455, "height": 256}
+    alike |= {
+        "seconds": 230.0,
+        "width": 455,
+        "height": 256,
+        "file_bytes": 1,
+        "file_changed": 1,
+        "file_hash": "0" * 32,
+    }
     nought = pa.array(np.zeros(videos, np.int8))
     content: dict[str, Any] = {name: pa.array([value]).take(nought) for name, value in alike.items()} | columns
     names = np.sort(rng.integers(0, 2**63, videos)).tolist()

@@ -139,7 +139,7 @@ def fingerprint(corpus: Corpus) -> str:
 
 def usable_videos(corpus: Corpus) -> pa.Table:
     """The videos with status ok, in the order of their names."""
-    videos = corpus.videos.select(["video", "shots", "frames", "split", "shard", "first_row", "status"])
+    videos = corpus.videos.select(["video", "shots", "frames", "split", "shard", "first_row", "status", "file_hash"])
     videos = videos.filter(pc.equal(videos["status"], "ok")).sort_by("video").combine_chunks()
     for name in ("shots", "shard", "first_row"):
         if videos[name].null_count:
@@ -152,10 +152,11 @@ def usable_videos(corpus: Corpus) -> pa.Table:
 
 def _fingerprint(corpus: Corpus, videos: pa.Table) -> str:
     digest = hashlib.sha256(json.dumps(corpus.settings, sort_keys=True).encode())
-    name_at, names = _names(videos)
+    name_at, names = _joined(videos["video"])
     held_out = _numpy(pc.equal(videos["split"], "test"), np.uint8)
     for array in (name_at, names, _numpy(videos["shots"], np.int64), _numpy(videos["frames"], np.int64), held_out):
         digest.update(np.ascontiguousarray(array).data)
+    digest.update(_joined(videos["file_hash"])[1].data)  # nothing in older corpora
     return digest.hexdigest()
 
 
@@ -186,15 +187,15 @@ def _numpy(column: pa.ChunkedArray, dtype: Any) -> NDArray[Any]:
     return np.ascontiguousarray(column.to_numpy().astype(dtype, copy=False))
 
 
-def _names(videos: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The videos' names as one array of bytes, and where each begins."""
-    column = pa.concat_arrays(videos["video"].cast(pa.large_binary()).chunks or [pa.array([], pa.large_binary())])
-    _, offsets, data = column.buffers()
-    if not len(column):
+def _joined(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The strings of a column as one array of bytes, and where each begins."""
+    strings = pa.concat_arrays(column.cast(pa.large_binary()).chunks or [pa.array([], pa.large_binary())])
+    _, offsets, data = strings.buffers()
+    if not len(strings):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    name_at = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-    names = np.frombuffer(data, np.uint8)[name_at[0] : name_at[-1]] if data else np.zeros(0, np.uint8)
-    return name_at - name_at[0], names
+    begins = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    content = np.frombuffer(data, np.uint8)[begins[0] : begins[-1]] if data else np.zeros(0, np.uint8)
+    return begins - begins[0], content
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,7 @@ def assemble(videos: pa.Table, pieces: dict[int, Piece]) -> Arrays:
 
     frames = in_order("frames", np.int32)
     first_shot = np.concatenate([[0], np.cumsum(shots)])
-    name_at, names = _names(videos)
+    name_at, names = _joined(videos["video"])
     return Arrays(
         first_shot=first_shot,
         first_frame=np.concatenate([[0], np.cumsum(frames, dtype=np.int64)])[first_shot],

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vivi.errors import UserError
-from vivi.inspect.places import check_shards, videos_by_place
 from vivi.storage import write_atomically
 from vivi.video.corpus import Corpus, VideoRow, shard_numbers, shard_path
 from vivi.video.jpeg import is_intact
+from vivi.video.places import check_shards, videos_by_place
 from vivi.video.statistics import MAX_SHARDS_READ, Statistics, corpus_statistics, skipped_by_reason
 
 THUMBNAIL_PREFIX = "vivi-"

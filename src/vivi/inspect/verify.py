@@ -24,12 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 from vivi.errors import UserError, first_line
-from vivi.inspect.places import videos_by_place
 from vivi.pages import check_free, unwritable_named
 from vivi.progress import ProgressLine
 from vivi.storage import fsync, storage
 from vivi.video.corpus import SHOT_SCHEMA, Corpus, open_shard, shard_path
 from vivi.video.jpeg import is_intact
+from vivi.video.places import videos_by_place
 
 LIST = "damaged.csv"
 # Reading waits for the disk, and neither it nor summing up nor decoding holds Python's lock.
@@ -210,6 +210,7 @@ class _Rows:
 
     def __init__(self, videos: pa.Table) -> None:
         self.names = videos["video"].to_pylist()
+        self.starts = videos["first_row"].to_pylist()
         self.shots = videos["shots"].to_pylist()
         self.frames = videos["frames"].to_pylist()
         self.video = self.shot = self.found = self.row = 0
@@ -218,11 +219,12 @@ class _Rows:
 
     def check(self, video: str | None, shot: int | None, frames: int, checked: Checked) -> None:
         """The next row says that it is this shot, and has so many frames."""
-        if self.right:
-            expected = (self.names[self.video], self.shot) if self.video < len(self.names) else None
+        claimed = self.video < len(self.names) and self.row >= self.starts[self.video]
+        if self.right and claimed:  # other rows are of files that changed and were prepared again
+            expected = self.names[self.video], self.shot
             if (video, shot) != expected:
                 self.right = False
-                said = "no more rows" if expected is None else f"shot {expected[1]} of {expected[0]!r}"
+                said = f"shot {expected[1]} of {expected[0]!r}"
                 problem = f"row {self.row} is shot {shot} of {video!r}, but videos.parquet says {said}"
                 checked.damage.append(Damage(video or "", shot, None, problem))
                 return

@@ -74,7 +74,7 @@ def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int] | None:
         # pictures in memory until the garbage collector happens to run.
         entries: Any = SideDataContainer(frame)  # type: ignore[call-arg]  # missing in PyAV's stubs
     except ValueError:  # PyAV 18 stumbles over kinds that it does not know, such as EXIF; it still tells the rotation
-        angle = -math.radians(frame.rotation)
+        angle = math.radians(frame.rotation)  # counter-clockwise
         cosine, sine = round(math.cos(angle)), round(math.sin(angle))
         return cosine, -sine, sine, cosine
     for number in itertools.count():

@@ -78,7 +78,7 @@ class Machine:
             "workers": (0, 4096),
             "shard_megabytes": (1e-3, 2**20),
             "worker_memory": (0.1, 2**20),
-            "video_minutes": (0.01, 1e6),
+            "video_minutes": (1e-4, 1e6),
         }
         check_ranges(self, ranges)
         if self.engine == "ray":

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from vivi.video.corpus import Corpus, open_shard, shard_path
+from vivi.errors import UserError
+from vivi.video.corpus import REMEDY, Corpus, open_shard, shard_path
+from vivi.video.places import videos_by_place
 
 # Shot durations are read from the shards; beyond this many, evenly spread ones stand for all.
 MAX_SHARDS_READ = 500
@@ -37,7 +39,7 @@ class Statistics:
 
 
 def corpus_statistics(corpus: Corpus) -> Statistics:
-    ok = corpus.videos.filter(pc.equal(corpus.videos["status"], "ok"))
+    ok = videos_by_place(corpus)
     return Statistics(
         shots_per_video=ok["shots"].to_numpy().astype(np.int64),
         shot_seconds=_shot_seconds(corpus.path, ok),
@@ -50,15 +52,18 @@ def _shot_seconds(corpus: Path, videos: pa.Table) -> NDArray[np.float64]:
     """The duration of every shot. A boundary lies midway between two frames, so a video's shots fill the video."""
     numbers = np.unique(videos["shard"].to_numpy())
     numbers = numbers[:: -(-len(numbers) // MAX_SHARDS_READ) or 1]
-    videos = videos.select(["shard", "first_row", "seconds"]).sort_by(
-        [("shard", "ascending"), ("first_row", "ascending")]
-    )
     shards = videos["shard"].to_numpy()
     durations = [np.empty(0)]
     for number in numbers:
         inside = videos.slice(*_run(shards, number))
-        first, last = _first_and_last(open_shard(shard_path(corpus, int(number)), ["times"]))
-        begins = inside["first_row"].to_numpy()
+        path = shard_path(corpus, int(number))
+        first, last = _first_and_last(open_shard(path, ["times"]))
+        first_rows, shots = inside["first_row"].to_numpy(), inside["shots"].to_numpy().astype(np.int64)
+        if (first_rows + shots).max() > len(first):
+            raise UserError(f"{path} holds fewer shots than videos.parquet says; {REMEDY}")
+        rows = np.concatenate([np.arange(row, row + count) for row, count in zip(first_rows, shots, strict=True)])
+        first, last = first[rows], last[rows]
+        begins = np.cumsum(shots) - shots
         starts = first.copy()
         starts[1:] = (last[:-1] + first[1:]) / 2
         starts[begins] = first[begins]
