@@ -158,7 +158,7 @@ def damage(folder: Path, how: str) -> str:
         image.unlink()
         return "000003.png cannot be read: No such file or directory"
     image.write_bytes(b"no image")
-    return "000003.png cannot be read: cannot identify image file"
+    return "000003.png cannot be read: it is damaged, or none of JPEG"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import hashlib
 import math
 import os
 import stat
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,9 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
-from vivi.batches.pictures import FORMATS, plain_jpeg_size
+from vivi.batches.pictures import plain_jpeg_size
 from vivi.detection.annotations import (
     Box,
     Content,
@@ -39,7 +37,8 @@ from vivi.detection.annotations import (
     read_content,
     whole,
 )
-from vivi.errors import UserError, first_line
+from vivi.errors import UserError
+from vivi.images import open_image
 from vivi.machine import available_cores
 
 _COCO = ("instances_{}.json", "annotations/instances_{}.json", "annotations/instances_{}2017.json")
@@ -239,8 +238,7 @@ def _look_at_all(folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[_File 
     def look(some: Sequence[Mapping[str, Any]]) -> list[_File | Unusable]:
         return [_look_at(folder / row["file_name"], row.get("width"), row.get("height")) for row in some]
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(4 * available_cores()) as threads:
-        warnings.simplefilter("ignore")  # what Pillow thinks of large images and bad metadata
+    with ThreadPoolExecutor(4 * available_cores()) as threads:
         chunks = [rows[start : start + 64] for start in range(0, len(rows), 64)]
         return [file for files in threads.map(look, chunks) for file in files]
 
@@ -253,10 +251,8 @@ def _look_at(path: Path, width: Any, height: Any) -> _File | Unusable:
         return Unusable("whose file is missing, left out")
     except Unusable as error:
         return error
-    except Exception as error:  # Pillow raises nearly everything for damaged files
-        why = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
-        if isinstance(error, UnidentifiedImageError):
-            why = f"damaged, or none of {', '.join(FORMATS)}"
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         return Unusable("whose file is unreadable, left out", f" ({why})")
     if (width, height) == (None, None) or (whole(width), whole(height)) == (file.width, file.height):
         return file
@@ -276,6 +272,6 @@ def _size(path: Path) -> tuple[int, int]:
         size = plain_jpeg_size(file.read(_HEADER))  # ten times as fast as Pillow
         if size is None:
             file.seek(0)
-            with Image.open(file, formats=FORMATS) as image:
+            with open_image(file) as image:
                 size = image.size
     return size
