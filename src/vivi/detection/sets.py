@@ -40,6 +40,7 @@ from vivi.detection.annotations import (
 from vivi.errors import UserError
 from vivi.images import open_image
 from vivi.machine import available_cores
+from vivi.paths import leads_out
 
 _COCO = ("instances_{}.json", "annotations/instances_{}.json", "annotations/instances_{}2017.json")
 _ROBOFLOW = "{}/_annotations.coco.json"
@@ -197,7 +198,7 @@ def _named_images(rows: Iterable[Any], notes: Notes) -> dict[int, dict[str, Any]
         name = row.get("file_name") if isinstance(row, dict) else None
         if key is None or not isinstance(name, str) or not name:
             notes.add("image", "without a whole number as id or a file_name, left out", f"number {number}")
-        elif os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == "..":
+        elif leads_out(name):
             notes.add("image", "with a path that leads out of the folder, left out", repr(name))
         elif key in kept:
             notes.add("image", "with the id of another, left out", f"{name!r} ({key})")
