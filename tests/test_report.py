@@ -339,9 +339,6 @@ def test_nothing_to_show_and_nowhere_to_write(results: Path, tmp_path: Path) -> 
     for paper in (False, True):
         with pytest.raises(UserError, match=r"there are no results in .*; give the --out of a vivi evaluate"):
             report(tmp_path / "empty", tmp_path / "page", paper=paper)
-    (tmp_path / "empty" / "corpus.json").write_text("{}")
-    with pytest.raises(UserError, match=r"no results in .*of 1 files the first: .*corpus.json is no result"):
-        report(tmp_path / "empty", tmp_path / "page")
     with pytest.raises(UserError, match="there is no folder "):
         report(tmp_path / "nowhere", tmp_path / "page")
     (tmp_path / "index.html").write_text("<p>my own page</p>")
@@ -349,11 +346,6 @@ def test_nothing_to_show_and_nowhere_to_write(results: Path, tmp_path: Path) -> 
         report(results, tmp_path)
     with pytest.raises(UserError, match="is a file"):
         report(results, tmp_path / "index.html")
-    with pytest.raises(UserError, match=r"index.html cannot be read: Not a directory"):
-        report(tmp_path / "index.html", tmp_path / "page")
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="there is no folder "):
-        report(tmp_path / "dangling", tmp_path / "page")
     assert (tmp_path / "index.html").read_text() == "<p>my own page</p>"
 
 

@@ -25,7 +25,7 @@ from vivi.storage import locked
 from vivi.transfer.results import read_all, read_result, write_result
 
 STUDIES = Path(__file__).parents[1] / "studies"
-WRONG = [None, [], {}, "x", "", -1, 1e400, math.nan, True, 10**400, "\ud800", [[]], 0.5]
+WRONG: list[Any] = [None, [], {}, "x", "", -1, 1e400, math.nan, True, 10**400, "\ud800", [[]], 0.5]
 
 
 def report(results: Path, out: Path) -> str:
@@ -95,13 +95,26 @@ def test_a_wrong_file_is_named_and_the_others_are_reported(tmp_path: Path) -> No
     for path in some_of_each_kind(tmp_path / "results"):
         content = json.loads(path.read_text())
         for name in ("settings", "images", "notes", "versions"):
-            wrong = [] if isinstance(content.get(name), dict) else {}
+            wrong: Any = [] if isinstance(content.get(name), dict) else {}
             bad = path.with_name(f"bad-{name}-{path.name}")
             bad.write_text(json.dumps({**content, name: wrong}))
     said = report(tmp_path / "results", tmp_path / "page")
     named = [line for line in said.splitlines() if line.startswith("skipped: ") and "is no result" in line]
     assert len(named) == len(list((tmp_path / "results").glob("bad-*")))
     assert "vivi" in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_a_folder_of_something_else_a_file_and_a_dangling_link_are_each_one_line(tmp_path: Path) -> None:
+    (tmp_path / "corpus.json").write_text("{}")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for path, words in (
+        (tmp_path, r"no results in .*of 1 files the first: .*corpus.json is no result .*; give the --out of a vivi"),
+        (tmp_path / "corpus.json", "corpus.json cannot be read: Not a directory"),
+        (tmp_path / "dangling", "there is no folder .*dangling; vivi evaluate"),
+    ):
+        with pytest.raises(UserError, match=words) as error:
+            report(path, tmp_path / "page")
+        assert "\n" not in str(error.value) and not (tmp_path / "page").exists()
 
 
 AS_NOBODY = """

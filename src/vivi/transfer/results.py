@@ -139,8 +139,10 @@ def read_result(path: Path) -> AnyResult:
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']}, this version reads {FORMAT}")
-        read = {"vid-robust": read_robust, "detection": read_detection}.get(str(content["benchmark"]), _read)
-        return read({name: value for name, value in content.items() if name != "format"})
+        fields = {name: value for name, value in content.items() if name != "format"}
+        if content["benchmark"] == "vid-robust":
+            return read_robust(fields)
+        return read_detection(fields) if content["benchmark"] == "detection" else _read(fields)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
