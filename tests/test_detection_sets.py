@@ -183,6 +183,7 @@ def test_different_boxes_with_one_id_are_both_kept(folder: Path) -> None:
         (image(50, "../secret.jpg"), ("leads out of the folder", "secret.jpg")),
         (image(50, "sub/../../secret.jpg"), ("leads out of the folder",)),
         (image(50, "/secret.jpg"), ("leads out of the folder",)),
+        (image(50, "sub/../a.jpg"), ("leads out of the folder",)),
         (image(50, "sized.jpg", width="60"), ("whose file has another size", "(60 × 40, not '60' × 40)")),
         ({"id": 50}, ("without a whole number as id or a file_name", "number 1")),
         (image(True, "a.jpg"), ("without a whole number as id or a file_name",)),

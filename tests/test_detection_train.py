@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import signal
 import statistics
@@ -151,6 +152,20 @@ def test_finished_runs_are_not_repeated_and_more_seeds_are_added(data: Path, tmp
     assert result.median.ap == statistics.median(run.precision.ap for run in result.runs)
     vivi_here(*words(data, tmp_path, "--steps", 2))
     assert result_of(tmp_path).runs == result.runs  # none is lost where fewer are asked for
+
+
+def test_two_calls_at_once_do_not_write_into_one_run(data: Path, undisturbed: Path, tmp_path: Path) -> None:
+    first = start_signalled(signal.SIGSTOP, Path("*metrics.jsonl"), 1, *words(data, tmp_path))
+    os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WNOWAIT)
+    for flags in ([], ["--seeds", 2]):
+        said = refusal(data, tmp_path, *flags)
+        assert re.match(r"another vivi evaluate detection is writing to .*/detection-\w+; wait for it to end$", said)
+    vivi_here(*words(data, tmp_path, "--steps", 2, "--name", "other"))  # another encoder is no rival
+    first.send_signal(signal.SIGCONT)
+    _, errors = first.communicate(timeout=120)
+    assert first.returncode == 0, errors
+    (folder,) = (path.parent for path in tmp_path.glob("runs/*/detection-*/run.json") if "other" not in str(path))
+    assert read_metrics(folder / "attempt-0") == lines_of(undisturbed)
 
 
 # --- machines ---

@@ -228,6 +228,9 @@ def test_dtd_is_its_first_official_split(tmp_path: Path) -> None:
     assert "listed but missing" in look("dtd", tmp_path).problem
     text(tmp_path / "dtd/dtd/labels/val1.txt", "banded_0001.jpg\n")
     assert re.search(r"val1.txt is damaged.*banded_0001.jpg", error("dtd", tmp_path))
+    picture(tmp_path / "dtd/dtd/outside.jpg")
+    text(tmp_path / "dtd/dtd/labels/val1.txt", "../outside.jpg\n")
+    assert re.search(r"val1.txt is damaged.*outside.jpg", error("dtd", tmp_path))
 
 
 def write_flowers(folder: Path, splits: dict[str, Sequence[int]], labels: Sequence[int]) -> None:
@@ -269,6 +272,9 @@ def test_pets_divide_trainval_by_four_to_one(tmp_path: Path) -> None:
     assert together(original) == wanted
     assert all("trainval" in name for name in labelled(original.val))
     text(folder / "annotations" / "test.txt", "Breed_test_0 38 1 1\n")
+    assert re.search(r"test.txt is damaged.*line 1", error("pets", tmp_path))
+    picture(folder / "outside.jpg")
+    text(folder / "annotations" / "test.txt", "../outside 3 1 1\n")
     assert re.search(r"test.txt is damaged.*line 1", error("pets", tmp_path))
 
 

@@ -68,7 +68,17 @@ def test_clevrs_distances_fall_into_bins_that_end_on_their_thresholds() -> None:
         assert clevr.distance_class(distance) == clevr_bin(distance)
 
 
-@pytest.mark.parametrize("content", ['{"scenes": [{"image_', "[]", '{"scenes": []}', '{"scenes": [{"objects": []}]}'])
+OUTSIDE = {"image_filename": "../train/CLEVR_train_000000.png", "objects": [{"pixel_coords": [0, 0, 9]}] * 3}
+NAMELESS = OUTSIDE | {"image_filename": None}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *('{"scenes": [{"image_', "[]", '{"scenes": []}', '{"scenes": [{"objects": []}]}'),
+        *(json.dumps({"scenes": [scene]}) for scene in (OUTSIDE, NAMELESS)),
+    ],
+)
 @pytest.mark.parametrize("name", ["clevr_count", "clevr_distance"])
 def test_bad_scenes_of_clevr_are_told(name: str, content: str, tmp_path: Path) -> None:
     write_clevr(tmp_path / "CLEVR_v1.0")

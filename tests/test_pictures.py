@@ -210,7 +210,7 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "text.jpg").write_text("no picture\n")
     (tmp_path / "folder.jpg").mkdir()
     (tmp_path / "script.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
-    assert reason(tmp_path / "empty.jpg") == "is empty"
+    assert reason(tmp_path / "empty.jpg") == "it is empty"
     assert "none of JPEG" in reason(tmp_path / "text.jpg")
     assert "none of JPEG" in reason(tmp_path / "script.png")
     assert reason(tmp_path / "folder.jpg") == "Is a directory"
@@ -255,7 +255,7 @@ def test_a_batch_keeps_its_order_and_says_which_is_damaged(tmp_path: Path) -> No
     rubbish = torch.arange(200, dtype=torch.uint8)
     mixed = [pictures[0], rubbish, read_picture(tmp_path / "x.png"), *pictures[1:], torch.empty(0, dtype=torch.uint8)]
     decoded = decode_on(torch.device("cpu"), mixed)
-    assert isinstance(decoded[1], str) and "none of JPEG" in decoded[1] and decoded[-1] == "is empty"
+    assert isinstance(decoded[1], str) and "none of JPEG" in decoded[1] and decoded[-1] == "it is empty"
     assert isinstance(decoded[2], Tensor) and difference(decoded[2], pillow(tmp_path / "x.png")) == 0
     for number, one in enumerate([decoded[0], *decoded[3:-1]]):
         assert isinstance(one, Tensor) and difference(one, pillow(tmp_path / f"{number}.jpg")) == 0

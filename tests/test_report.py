@@ -292,13 +292,12 @@ def test_what_the_page_says(results: Path, printed: tuple[Path, str]) -> None:
     assert all(attribute != "style" for attribute, _ in page.attributes)
 
 
-def test_the_paper_alone_and_then_results_alone(tmp_path: Path) -> None:
-    """Without results the paper's tables are shown; a page made anew leaves no tables behind, but what others put."""
-    empty, out = tmp_path / "empty", tmp_path / "page"
-    empty.mkdir()
-    page = Page(report(empty, out)[0])
+def test_the_paper_beside_a_result_and_then_results_alone(tmp_path: Path) -> None:
+    """The paper's tables are offered; a page made anew leaves no tables behind, but what others put."""
+    one, out = written(tmp_path / "one", [a_result("a", "mine", [0.5], "classifier")]), tmp_path / "page"
+    page = Page(report(one, out)[0])
     assert "The paper’s results" in page.text and "VTAB Version 2, 1000 examples" in page.text
-    assert len(list((out / "tables").iterdir())) == 3 * 2 * 3
+    assert len(list((out / "tables").glob("vtab-*"))) == 3 * 2 * 3
     line = next(line for line in table(out / "tables/vtab-v1-summary.csv") if line["method"] == "VIVI-Ex(4)-Big")
     assert line["mean"] == "63.3" and line["baseline"] == "Ex-ImageNet"
     assert line["difference"] == "3.8"  # as in Table 1
@@ -337,8 +336,9 @@ def test_options_that_cannot_be(results: Path, tmp_path: Path, options: dict[str
 
 def test_nothing_to_show_and_nowhere_to_write(results: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="there are no results in "):
-        report(tmp_path / "empty", tmp_path / "page", paper=False)
+    for paper in (False, True):
+        with pytest.raises(UserError, match=r"there are no results in .*; give the --out of a vivi evaluate"):
+            report(tmp_path / "empty", tmp_path / "page", paper=paper)
     with pytest.raises(UserError, match="there is no folder "):
         report(tmp_path / "nowhere", tmp_path / "page")
     (tmp_path / "index.html").write_text("<p>my own page</p>")

@@ -197,6 +197,18 @@ def test_bad_rows_are_left_out_counted_and_named(tmp_path: Path) -> None:
     assert strangers == "1 neighbours are left out, no label from 0 to 2: 'val/b/6.png'"
 
 
+def test_frames_whose_paths_lead_out_of_the_folder_are_left_out_and_named(tmp_path: Path) -> None:
+    out = ["/etc/passwd", "../x.png", "val/../../y.png"]
+    pmsets = PMSETS | {out[0]: ["val/a/09.png"], "val/b/5.png": [*out[1:], "val/b/7.png"]}
+    labels = LABELS | dict.fromkeys([*out, "val/b/7.png"], 0)
+    robust = read_set(write(tmp_path, pmsets=pmsets, labels=labels, classes=["x", "y", "z"]))
+    assert [anchor.frame for anchor in robust.anchors] == ["val/a/10.png", "val/b/5.png"]
+    assert robust.anchors[1].neighbours == (("val/b/7.png", 2),)
+    (note,) = robust.notes
+    assert note.startswith("3 frames are left out, their paths lead out of the folder: '")
+    assert all(repr(frame) in note for frame in out)
+
+
 @pytest.mark.parametrize("label", [[], [-1], ["0"], [0, 9], None, "zebra", [True], [0.5], {}])
 def test_impossible_labels_are_no_labels(label: Any, tmp_path: Path) -> None:
     folder = write(tmp_path, pmsets=PMSETS, labels=LABELS | {"val/b/5.png": label}, classes=["x", "y", "z"])

@@ -97,6 +97,22 @@ def test_a_bad_line_of_a_list_is_named(tmp_path: Path, line: str) -> None:
     assert line in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["../a.jpg", "images/../../a.jpg", "images/../a.jpg", "/etc/passwd", ".."])
+def test_a_list_names_images_below_its_folder_only(tmp_path: Path, name: str) -> None:
+    (tmp_path / "test.txt").write_text(f"images/b..c.jpg 0\n{name} 0\n")
+    with pytest.raises(UserError, match=r"test\.txt line 2 is .*leads out of the list's folder"):
+        read_list(tmp_path / "test.txt")
+
+
+def test_a_link_below_the_folder_of_a_list_may_lead_anywhere(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "elsewhere")
+    (tmp_path / "task").mkdir()
+    for path in folder.glob("*.txt"):
+        (tmp_path / "task" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "task/images").symlink_to(folder / "images")
+    assert read_task(tmp_path / "task").checksum() == read_task(folder).checksum()
+
+
 def test_a_missing_list_an_empty_list_and_a_missing_task_are_each_one_line(tmp_path: Path) -> None:
     write_task(tmp_path / "task")
     (tmp_path / "task" / "val200.txt").write_text("\n")

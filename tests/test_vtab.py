@@ -7,17 +7,26 @@ import random
 import shutil
 import signal
 import statistics
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from moments import start_signalled
+from rich.console import Console
 from runs import vivi_here
 from small_tasks import write_task
 
 from vivi.errors import UserError
+from vivi.training.stop import StopRequest
+from vivi.transfer.finetune import Tuning
 from vivi.transfer.results import Setting, Trial, read_results
+from vivi.transfer.runs import Job, Runs
+from vivi.transfer.settings import Machine, Subject, Sweep
+from vivi.transfer.subject import open_session
 from vivi.transfer.vtab import best_by_mean, best_trial
+from vivi.transfer.workers import Processes, Work
 
 ENCODER = ["--encoder", "untrained:test_resnet", "--size", "32", "--name", "small"]
 SHORT = ["--schedules", "2", "5", "--batch", "8", "--seeds", "2", "--device", "cpu"]
@@ -158,7 +167,7 @@ def damage(folder: Path, how: str) -> str:
         image.unlink()
         return "000003.png cannot be read: No such file or directory"
     image.write_bytes(b"no image")
-    return "000003.png cannot be read: cannot identify image file"
+    return "000003.png cannot be read: it is damaged, or none of JPEG"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +202,6 @@ def refused(data: Path, out: Path, *flags: object) -> str:
     import io
 
     import tyro
-    from rich.console import Console
 
     from vivi.cli import commands
 
@@ -253,3 +261,20 @@ def test_the_best_setting_is_that_of_a_search_by_hand() -> None:
         assert mean == pytest.approx(max(sums.values()) / tasks)
         assert setting == winner or sums[setting] == pytest.approx(sums[winner])
         assert best_trial(table[0]).accuracy == max(trial.accuracy for trial in table[0])
+
+
+def test_a_process_that_is_killed_between_two_runs_is_said_in_one_line(data: Path, tmp_path: Path) -> None:
+    subject = Subject(encoder="untrained:test_resnet", data=data, out=tmp_path, size=32, tasks=("mine",))
+    sweep, machine = Sweep(batch=8), Machine(device="cpu")
+    with open_session(subject, "v2", Console(quiet=True)) as session:
+        runs = Runs(tmp_path / "runs", session.model.checksum, 32, sweep.antialias, session.checksums)
+    runs.folder.mkdir()
+    jobs = [Job("mine", "sweep", Tuning(Setting(0.1, steps), 0, 8)) for steps in (1, 2)]
+    workers = Processes(Work(subject, sweep, machine, runs), [torch.device("cpu")], StopRequest())
+    with closing(workers):
+        done = workers.carry_out(jobs, lambda job, step: None)
+        assert next(done)[0] == jobs[0]
+        workers.pool[0].process.kill()
+        workers.pool[0].process.join()
+        with pytest.raises(UserError, match=r"^the process that fine-tunes on mine ended with exit code -9, .*\Z"):
+            next(done)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -19,8 +19,8 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg, subcommand
 
 from vivi.cli_bench import BENCH, bench_commands
-from vivi.cli_evaluate import EVALUATE, Detection, Vtab, evaluate_commands
-from vivi.console import Patient
+from vivi.cli_evaluate import EVALUATE, Check, Detection, Vtab, evaluate_commands
+from vivi.console import Output, SafeConsole, guard_output
 from vivi.errors import UserError
 from vivi.recipe_files import check_flags, find_recipe, print_recipe, print_recipes, recipe_json, sweep
 from vivi.recipes import RECIPES, Recipe
@@ -144,7 +144,7 @@ class Train:
         if self.sweep:  # all of them, before the first one trains for days
             check_runs([recipe for _, recipe in runs], self.sources)
         for folder, recipe in runs:
-            train(recipe, self.sources, folder, self.machine, Patient.like(console), find_recipe(self.named))
+            train(recipe, self.sources, folder, self.machine, console, find_recipe(self.named))
 
 
 @dataclass(frozen=True)
@@ -211,22 +211,19 @@ def _recipe_named(arguments: Sequence[str]) -> str:
 
 def main() -> None:
     """Runs a command; what is wrong is said in one line."""
-    # Names of files are no markup, whatever brackets they hold.
-    console, errors = (Console(stderr=stderr, markup=False, highlight=False) for stderr in (False, True))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without × is no reason to stop
+    output = guard_output()
+    console, errors = SafeConsole(), SafeConsole(stderr=True)
     signal.signal(signal.SIGTERM, _interrupt)
     command: Any = None
     try:
         kinds = commands(sys.argv[1:])
-        command = tyro.cli(kinds, prog="vivi", description="Image representations from unlabelled video.")
-        command.run(console)
+        with _printed(output):  # the help
+            command = tyro.cli(kinds, prog="vivi", description="Image representations from unlabelled video.")
+        with _printed(output) if isinstance(command, Recipes | Check) else nullcontext():
+            command.run(console)
     except UserError as error:
-        errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
-        sys.exit(1)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has left
+        line = " ".join(str(error).splitlines())  # names of files may have several
+        errors.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes, the first one speaks
@@ -234,6 +231,17 @@ def main() -> None:
         resumes = isinstance(command, Prepare | Synthesize | Train | Vtab | Detection | Demo)
         errors.print("stopped; the same command goes on from here" if resumes else "stopped")
         sys.exit(130)
+
+
+@contextmanager
+def _printed(output: Output) -> Iterator[None]:
+    """For what is only printed, and lost where it cannot be; a reader who leaves has seen enough."""
+    try:
+        yield
+    finally:
+        output.flush()
+        if output.failure and not isinstance(output.failure, BrokenPipeError):
+            raise UserError(f"the output cannot be written: {output.failure.strerror}") from None
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, subcommand
 
-from vivi.console import Patient
 from vivi.detection.settings import Detected, Tuned
 from vivi.detection.settings import Machine as DetectionMachine
 from vivi.robust.settings import Robustness
@@ -32,7 +31,7 @@ class Vtab:
     def run(self, console: Console) -> None:
         from vivi.transfer.vtab import evaluate_vtab
 
-        evaluate_vtab(self.subject, self.sweep, self.machine, Patient.like(console))
+        evaluate_vtab(self.subject, self.sweep, self.machine, console)
         _say_report(self.subject.out, console)
 
 
@@ -95,7 +94,7 @@ class Classifier:
     def run(self, console: Console) -> None:
         from vivi.transfer.classify import evaluate_classifier
 
-        evaluate_classifier(self.subject, Patient.like(console), self.device)
+        evaluate_classifier(self.subject, console, self.device)
         _say_report(self.subject.out, console)
 
 
@@ -111,7 +110,7 @@ class VidRobust:
     def run(self, console: Console) -> None:
         from vivi.robust.evaluate import evaluate_robustness
 
-        evaluate_robustness(self.subject, Patient.like(console), self.device)
+        evaluate_robustness(self.subject, console, self.device)
         _say_report(self.subject.out, console)
 
 
@@ -127,7 +126,7 @@ class Detection:
     def run(self, console: Console) -> None:
         from vivi.detection.evaluate import evaluate_detection
 
-        evaluate_detection(self.subject, self.tuned, self.machine, Patient.like(console))
+        evaluate_detection(self.subject, self.tuned, self.machine, console)
         _say_report(self.subject.out, console)
 
 

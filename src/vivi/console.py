@@ -1,27 +1,96 @@
-"""The console of commands that take long."""
+"""What every command prints through: names of files cannot command the terminal, and nobody has to read it."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+# What a terminal would obey, or show in another order: control characters but tab and newline, bidirectional
+# embeddings and overrides, other ends of lines; and halves of characters, as in names of files that are not text.
+_SHOWN = {
+    **{code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n"},  # their pictures: ␛ for escape
+    0x7F: "\N{SYMBOL FOR DELETE}",
+    **dict.fromkeys(
+        (*range(0x80, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)), _UNKNOWN
+    ),
+}
 
 
-class Patient(Console):
-    """A console whose reader may leave, or whose disk may be full: what is long goes on without it."""
+def harmless(text: str) -> str:
+    """The text with a visible sign in the place of each character that a terminal would obey."""
+    return text.translate(_SHOWN)
 
-    @classmethod
-    def like(cls, console: Console) -> Patient:
-        return cls(file=console.file, width=console.width, markup=False, highlight=False)
 
-    def print(self, *objects: Any, **style: Any) -> None:
+class SafeConsole(Console):
+    """A console that shows whatever text it is given as it is: control characters as signs, and neither markup nor
+    emoji in the names of files."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, highlight=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+
+
+class Output(io.TextIOBase):
+    """Standard output or error whose reader may leave, or whose disk may be full: long work goes on without it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.failure: OSError | None = None
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × is no reason to stop
+
+    def write(self, text: str) -> int:
         try:
-            super().print(*objects, **style)
-        except OSError:
-            self.on_broken_pipe()
+            return self.stream.write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
 
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """From now on all that is written, also by libraries and other processes, goes nowhere."""
+        self.failure = self.failure or error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.stream.fileno())
+        os.close(nowhere)
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+    @property
+    def buffer(self) -> Any:
+        return self.stream.buffer
+
+
+def guard_output() -> Output:
+    """Puts an Output in the place of standard output and error; returns that of standard output."""
+    output = Output(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
+    sys.stdout = output
+    if sys.stderr is not None:
+        sys.stderr = Output(sys.stderr)
+    return output

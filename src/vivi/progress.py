@@ -20,9 +20,9 @@ class ProgressLine:
         self.started = time.monotonic()
         self.last, self.next_line = "", self.started + FIRST_LINE_SECONDS
         self.bar = Progress(
-            TextColumn(name),
+            TextColumn(name, markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[line]}"),
+            TextColumn("{task.fields[line]}", markup=False),  # names of files are no markup
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,

@@ -6,51 +6,47 @@ As in TensorFlow's decoder, colours under transparency count, and a camera's not
 from __future__ import annotations
 
 import io
-import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 from torchvision.io import ImageReadMode
 from torchvision.transforms.v2 import functional as vision
 
 from vivi.batches.nvjpeg import decode_jpegs
-from vivi.errors import first_line
-from vivi.images import as_rgb
+from vivi.images import as_rgb, image_errors, open_image
 
 LARGEST = 512
 """Pixels of a picture's short side at most: crops are seen at 224, and batches stay small."""
 LARGEST_LONG = 4 * LARGEST
 """Pixels of the long side at most, for pictures that are mostly edge."""
 
-# What Pillow may take a file for. It knows others, and would start other programs for some of them.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _MOST_ENCODED = 24_000_000  # pixels: a larger JPEG would take much of the device for a moment
 _AT_ONCE = 64  # JPEGs that the device decodes together: at most 4.6 GB of pixels before they are reduced
 _END_OF_JPEG = b"\xff\xd9"
 _HEADER = 1 << 16  # bytes that are read to see what a file is
 
 
-def read_picture(path: Path, encoded: bool = False) -> Tensor:
+def read_picture(path: Path, encoded: bool = False, quiet: bool = False) -> Tensor:
     """A picture as RGB, uint8 (3, height, width), reduced to LARGEST.
 
-    With `encoded`, a plain JPEG is not decoded: its bytes, uint8 (length,), are for `decode_on`. Raises ValueError or
-    OSError with a reason in one line that does not name the path.
+    With `encoded`, a plain JPEG is not decoded: its bytes, uint8 (length,), are for `decode_on`. With `quiet`, Pillow
+    decodes all of them: torchvision's decoder takes two thirds of the time, but writes on the terminal about damaged
+    ones. Raises ValueError or OSError with a reason in one line that does not name the path.
     """
-    with _reasons(), open(path, "rb") as file:
-        return _read(file, encoded)
+    with image_errors(), open(path, "rb") as file:
+        return _read(file, encoded, quiet)
 
 
 def read_whole_picture(path: Path) -> Tensor:
-    """The same at whatever size the file has it."""
-    with _reasons(), open(path, "rb") as file:
-        return _read(file, encoded=False, whole=True)
+    """The same, quietly, at whatever size the file has it."""
+    with image_errors(), open(path, "rb") as file:
+        return _read(file, quiet=True, whole=True)
 
 
 def decode_on(device: torch.device | str, pictures: Sequence[Tensor]) -> list[Tensor | str]:
@@ -74,20 +70,20 @@ def decode_on(device: torch.device | str, pictures: Sequence[Tensor]) -> list[Te
 
 def _decode_on_cpu(jpeg: Tensor, device: torch.device) -> Tensor | str:
     try:
-        with _reasons():
-            pixels = _read(io.BytesIO(jpeg.numpy().tobytes()), encoded=False)
+        with image_errors():
+            pixels = _read(io.BytesIO(jpeg.numpy().tobytes()))
     except (OSError, ValueError) as error:
         return str(error)
     return pixels.to(device)
 
 
-def _read(file: BinaryIO, encoded: bool, whole: bool = False) -> Tensor:
+def _read(file: BinaryIO, encoded: bool = False, quiet: bool = False, whole: bool = False) -> Tensor:
     """The picture in an open file. Only its header is read before it is known to be of a bearable size."""
     start = file.read(_HEADER)
     if not start:
-        raise ValueError("is empty")
-    size = plain_jpeg_size(start)
-    if size is not None and size[0] * size[1] <= _MOST_ENCODED and (encoded or whole or _reduced(size) == size):
+        raise ValueError("it is empty")
+    size = None if quiet else plain_jpeg_size(start)
+    if size is not None and size[0] * size[1] <= _MOST_ENCODED and (encoded or _reduced(size) == size):
         jpeg = bytearray(start + file.read())
         # One that lacks its end is for Pillow, which notices.
         if jpeg.endswith(_END_OF_JPEG):
@@ -97,8 +93,7 @@ def _read(file: BinaryIO, encoded: bool, whole: bool = False) -> Tensor:
             with suppress(RuntimeError):  # Pillow has the last word, and says in fewer words what is wrong
                 return _decode_jpeg(content)
     file.seek(0)
-    _silence_pillow()
-    with Image.open(file, formats=FORMATS) as image:
+    with open_image(file) as image:
         return _pixels(image, image.size if whole else _reduced(image.size))
 
 
@@ -157,31 +152,3 @@ def _reduced(size: tuple[int, int]) -> tuple[int, int]:
     scale = min(1, LARGEST / min(size), LARGEST_LONG / max(size))
     width, height = (max(1, round(side * scale)) for side in size)
     return width, height
-
-
-@contextmanager
-def _reasons() -> Iterator[None]:
-    """Turns whatever a picture makes its decoder raise into an error with a reason in one line, without its path."""
-    try:
-        yield
-    except UnidentifiedImageError:
-        raise ValueError(f"is damaged, or none of {', '.join(FORMATS)}") from None
-    except Image.DecompressionBombError:
-        raise ValueError("has more pixels than the 179 million that Pillow reads") from None
-    except OSError as error:
-        raise OSError(error.strerror or first_line(error)) from None
-    except Exception as error:  # Pillow raises nearly everything for damaged files, SyntaxError among them
-        raise ValueError(first_line(error)) from None
-
-
-_FROM_PILLOW = re.compile(r"PIL\.")
-
-
-def _silence_pillow() -> None:
-    """No warnings of Pillow about large pictures, transparency and bad metadata on the console.
-
-    A filter for the process: one around each picture would not do in threads. It is looked for every time, because
-    a catch_warnings elsewhere, as in torch, drops the filters that were added meanwhile.
-    """
-    if ("ignore", None, Warning, _FROM_PILLOW, 0) not in warnings.filters:
-        warnings.filterwarnings("ignore", module=_FROM_PILLOW.pattern)

@@ -133,7 +133,7 @@ def _training_shots(index: Index) -> tuple[np.ndarray[Any, Any], np.ndarray[Any,
 
 
 def _opened(jpeg: memoryview) -> Image.Image:
-    return Image.open(io.BytesIO(jpeg)).convert("RGB")
+    return Image.open(io.BytesIO(jpeg), formats=("JPEG",)).convert("RGB")
 
 
 def _augmentation(size: int) -> Callable[[Image.Image], Tensor]:

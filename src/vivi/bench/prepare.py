@@ -24,6 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from vivi.console import SafeConsole
 from vivi.errors import UserError
 from vivi.machine import available_cores
 from vivi.video.container import UnusableVideo
@@ -194,7 +195,7 @@ def _print_table(measured: Sequence[Measured], rate: float, console: Console) ->
         times = [f"{statistics.median(one.seconds[tool]):.1f}" for tool in ("ffmpeg", "scenedetect", "vivi")]
         ratios = [_spread(one.ratio(tool)) for tool in ("ffmpeg", "scenedetect")]
         table.add_row(one.file, f"{one.footage_seconds / 60:.1f} min", *times, *ratios)
-    Console(width=max(console.width, 120)).print(table)
+    SafeConsole(width=max(console.width, 120)).print(table)
 
 
 def _as_json(measured: Sequence[Measured], rate: float) -> dict[str, object]:

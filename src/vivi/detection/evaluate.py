@@ -13,7 +13,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from shutil import rmtree
@@ -33,7 +33,7 @@ from vivi.detection.settings import Detected, Machine, Tuned
 from vivi.detection.train import Job, Trained, out_of_memory_named, train_detector
 from vivi.errors import UserError
 from vivi.progress import ProgressLine
-from vivi.storage import StorageError, write_atomically
+from vivi.storage import StorageError, locked, write_atomically
 from vivi.training.distributed import World, join_world, said_once
 from vivi.training.stop import StopRequest
 from vivi.transfer.models import Model, load_model
@@ -72,6 +72,14 @@ class _Evaluation:
             self._build()  # says so before any work where this encoder has no maps to detect on
 
     def run(self) -> DetectionResult:
+        with ExitStack() as stack:
+            # All calls with these settings begin with this seed, so its folder stands for those of the others. Other
+            # settings and encoders may be evaluated into the same --out at the same time.
+            folder = self._folder(0)
+            self.world.first_alone(lambda: stack.enter_context(locked(folder, "vivi evaluate detection")))
+            return self._evaluate()
+
+    def _evaluate(self) -> DetectionResult:
         began = time.monotonic()
         self._describe()
         with (

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from vivi.transfer.fields import read_fields
 from vivi.transfer.measured import Measured
 from vivi.transfer.names import plain
 
@@ -63,25 +64,25 @@ class DetectionResult(Measured):
 
 
 def read_detection(content: dict[str, Any]) -> DetectionResult:
-    """From the JSON of a file; a ValueError, KeyError or TypeError says what is wrong with it."""
-    found = {name: value for name, value in content.items() if name != "format"}
-    runs = tuple(map(read_run, content["runs"]))
-    result = DetectionResult(**{**found, "runs": runs, "notes": tuple(content["notes"])})
-    texts = (result.encoder, result.set, result.schedule, result.picture, result.encoder_checksum, *result.notes)
-    if not runs or not all(isinstance(text, str) for text in texts) or not result.encoder or not result.set:
-        raise ValueError("there are no runs, or a name is impossible")
-    if not all(type(count) is int and count > 0 for count in (result.classes, *result.images.values())):
+    """From the JSON of a file; a ValueError says what is wrong with it."""
+    result = read_fields(DetectionResult, content)
+    if not (result.runs and result.encoder and result.set and result.schedule):
+        raise ValueError("there are no runs, or a name is empty")
+    for run in result.runs:
+        _check(run)
+    if not all(count > 0 for count in (result.classes, *result.images.values())):
         raise ValueError("classes and images must be counts")
     return result
 
 
 def read_run(content: dict[str, Any]) -> DetectorRun:
     """The same of one run; what else is in the file is left aside."""
-    precision = Precision(**content["precision"])
-    values = [getattr(precision, part.name) for part in fields(Precision)]
-    if None in values[:3] or not all(value is None or 0 <= value <= 1 for value in values):
+    run = read_fields(DetectorRun, {part.name: content[part.name] for part in fields(DetectorRun)})
+    _check(run)
+    return run
+
+
+def _check(run: DetectorRun) -> None:
+    values = [getattr(run.precision, part.name) for part in fields(Precision)]
+    if not all(value is None or 0 <= value <= 1 for value in values):
         raise ValueError("average precisions must be between 0 and 1")
-    restarts, notes = (tuple(map(str, content[name])) for name in ("restarts", "notes"))
-    return DetectorRun(
-        int(content["seed"]), precision, float(content["lr"]), restarts, notes, float(content["seconds"])
-    )

@@ -15,7 +15,6 @@ import hashlib
 import math
 import os
 import stat
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,9 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
-from vivi.batches.pictures import FORMATS, plain_jpeg_size
+from vivi.batches.pictures import plain_jpeg_size
 from vivi.detection.annotations import (
     Box,
     Content,
@@ -39,8 +37,10 @@ from vivi.detection.annotations import (
     read_content,
     whole,
 )
-from vivi.errors import UserError, first_line
+from vivi.errors import UserError
+from vivi.images import open_image
 from vivi.machine import available_cores
+from vivi.paths import leads_out
 
 _COCO = ("instances_{}.json", "annotations/instances_{}.json", "annotations/instances_{}2017.json")
 _ROBOFLOW = "{}/_annotations.coco.json"
@@ -198,7 +198,7 @@ def _named_images(rows: Iterable[Any], notes: Notes) -> dict[int, dict[str, Any]
         name = row.get("file_name") if isinstance(row, dict) else None
         if key is None or not isinstance(name, str) or not name:
             notes.add("image", "without a whole number as id or a file_name, left out", f"number {number}")
-        elif os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == "..":
+        elif leads_out(name):
             notes.add("image", "with a path that leads out of the folder, left out", repr(name))
         elif key in kept:
             notes.add("image", "with the id of another, left out", f"{name!r} ({key})")
@@ -239,8 +239,7 @@ def _look_at_all(folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[_File 
     def look(some: Sequence[Mapping[str, Any]]) -> list[_File | Unusable]:
         return [_look_at(folder / row["file_name"], row.get("width"), row.get("height")) for row in some]
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(4 * available_cores()) as threads:
-        warnings.simplefilter("ignore")  # what Pillow thinks of large images and bad metadata
+    with ThreadPoolExecutor(4 * available_cores()) as threads:
         chunks = [rows[start : start + 64] for start in range(0, len(rows), 64)]
         return [file for files in threads.map(look, chunks) for file in files]
 
@@ -253,10 +252,8 @@ def _look_at(path: Path, width: Any, height: Any) -> _File | Unusable:
         return Unusable("whose file is missing, left out")
     except Unusable as error:
         return error
-    except Exception as error:  # Pillow raises nearly everything for damaged files
-        why = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
-        if isinstance(error, UnidentifiedImageError):
-            why = f"damaged, or none of {', '.join(FORMATS)}"
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         return Unusable("whose file is unreadable, left out", f" ({why})")
     if (width, height) == (None, None) or (whole(width), whole(height)) == (file.width, file.height):
         return file
@@ -276,6 +273,6 @@ def _size(path: Path) -> tuple[int, int]:
         size = plain_jpeg_size(file.read(_HEADER))  # ten times as fast as Pillow
         if size is None:
             file.seek(0)
-            with Image.open(file, formats=FORMATS) as image:
+            with open_image(file) as image:
                 size = image.size
     return size

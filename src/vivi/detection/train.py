@@ -24,6 +24,7 @@ from rich.console import Console
 from torch import Tensor
 
 from vivi.batches.pixels import upload
+from vivi.console import SafeConsole
 from vivi.detection.batches import Batch, train_batches
 from vivi.detection.network import Detector
 from vivi.detection.sets import DetectionSet
@@ -238,7 +239,7 @@ class _Attempt:
             if line not in self.unreadable:
                 self.unreadable.add(line)
                 # Each process says what it met itself; the console is the first one's alone.
-                own = Console(stderr=True, markup=False, highlight=False)
+                own = SafeConsole(stderr=True)
                 console = self.job.console if self.job.world.rank == 0 else own
                 console.print(f"nothing is seen of {line}", style="yellow", soft_wrap=True)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vivi.console import harmless
 from vivi.report.boards import Board, Mean, Row, comparable, mean, shared_tasks
 from vivi.report.tables import number, signed
 from vivi.storage import write_atomically
@@ -276,5 +277,5 @@ def _tasks(count: int) -> str:
 
 
 def short(name: str, most: int = _NAME) -> str:
-    name = " ".join(name.split())
+    name = harmless(" ".join(name.split()))  # matplotlib cannot draw halves of characters
     return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -64,11 +64,6 @@ class Content:
     def paper_only(self) -> list[BoardView]:
         return [view for view in self.views if not view.board.rows]
 
-    @property
-    def has_own(self) -> bool:
-        """Whether there is more than the paper's numbers."""
-        return bool(self.ours or self.classifiers or self.robust or self.detection)
-
 
 def render(content: Content) -> str:
     """The whole page."""
@@ -91,7 +86,7 @@ def _section(key: str, title: str, html: str) -> Section:
 def _boards(content: Content) -> list[Section]:
     sections = [
         Section(view.board.slug, view.board.label, view.board.title + badges(view.board), board_body(view))
-        for view in (content.ours if content.has_own else content.paper_only)
+        for view in content.ours
     ]
     if content.classifiers:
         html = classifiers.classifiers_html(content.classifiers, content.classifier_files)
@@ -100,7 +95,7 @@ def _boards(content: Content) -> list[Section]:
         sections.append(_section("robust", robust.TITLE, robust.robust_html(content.robust)))
     if content.detection:
         sections.append(_section("detection", detection.TITLE, detection.detection_html(content.detection)))
-    if content.has_own and content.paper_only:
+    if content.paper_only:
         folds = "".join(_fold(view.board.title, board_body(view)) for view in content.paper_only)
         sections.append(_section("paper", "The paper’s results", folds))
     return sections
@@ -132,7 +127,6 @@ def _question(content: Content) -> str:
         return "How well do they transfer?"
     kinds = (bool(content.classifiers), bool(content.robust), bool(content.detection))
     return {
-        (False, False, False): "The paper’s results",
         (True, False, False): "How well do they classify?",
         (False, True, False): "How robust are they?",
         (True, True, False): "How well do they classify, and how robustly?",
@@ -141,11 +135,6 @@ def _question(content: Content) -> str:
 
 
 def _lead(content: Content) -> str:
-    if not content.has_own:
-        return (
-            f"There are no results in <bdi>{escape(str(content.results))}</bdi> yet. These are the numbers that the "
-            "paper prints: test accuracies in percent on VTAB’s 19 tasks, of encoders fine-tuned on each."
-        )
     said = [_boards_lead(content)] if content.ours else []
     if content.classifiers and not content.ours:
         named = {result.encoder for result in content.classifiers}
@@ -217,7 +206,7 @@ class Tile:
 
 
 def _tiles(content: Content) -> str:
-    tiles = _board_tiles(content) if content.ours or not content.has_own else _other_tiles(content)
+    tiles = _board_tiles(content) if content.ours else _other_tiles(content)
     shown = "".join(
         f'<div><dt>{tile.label}</dt><dd class="value {tile.kind}">{tile.value}</dd>'
         f'<dd class="note">{tile.note}</dd></div>'
@@ -246,9 +235,7 @@ def _other_tiles(content: Content) -> list[Tile]:
 
 
 def _board_tiles(content: Content) -> list[Tile]:
-    if not content.views:
-        return []
-    board = (content.ours or content.paper_only)[0].board
+    board = content.ours[0].board
     tiles: list[Tile] = []
     best, winner, where = leader(board, with_baseline=True), leader(board), escape(board.label)
     shared = shared_tasks(comparable(board.shown, board.counted), board.counted)
@@ -260,13 +247,13 @@ def _board_tiles(content: Content) -> list[Tile]:
         over = f"points, <bdi>{escape(winner.name)}</bdi> over <bdi>{escape(board.baseline.name)}</bdi>"
         over += f", on {_plural(gain.tasks, 'task')}" if gain.tasks < len(shared) else ""
         tiles.append(Tile("Gain over the baseline", signed(gain.value), over, kind))
-    boards = [view.board for view in content.ours or content.paper_only]
+    boards = [view.board for view in content.ours]
     rows = {row.name for each in boards for row in each.shown}
     tasks = {column.task for each in boards for column in each.columns}
     vtab = len(tasks & _VTAB)
     own = f"{len(tasks) - vtab} of your own"
     note = own if not vtab else f"{vtab} of VTAB’s {len(VTAB)}" + (f", {own}" if vtab < len(tasks) else "")
-    tiles.append(Tile("Encoders" if content.ours else "Methods", f"{len(rows)}"))
+    tiles.append(Tile("Encoders", f"{len(rows)}"))
     tiles.append(Tile("Tasks", f"{len(tasks)}", note))
     tiles.append(Tile("Boards", f"{len(boards)}", ", ".join(sorted({_short_kind(each) for each in boards}))))
     return tiles

@@ -34,7 +34,7 @@ from vivi.report.paper import other_tables, paper_rows
 from vivi.report.sections import PICTURES, Copied
 from vivi.report.tables import write_tables
 from vivi.robust.result import RobustResult
-from vivi.storage import write_atomically
+from vivi.storage import locked, write_atomically
 from vivi.transfer.names import plain
 from vivi.transfer.results import AnyResult, Result, read_all
 from vivi.video.corpus import Corpus
@@ -52,15 +52,15 @@ _COPIES = re.compile(r"(robust|detection)-\d+[-a-z0-9]*\.png")
 def write_report(results: Path, out: Path, options: ReportOptions, console: Console) -> Path:
     """Writes the page of a folder of results into the folder `out` and returns its index.html."""
     found, problems = read_all(results)
-    if not found and not options.paper:
-        raise UserError(f"there are no results in {results}; vivi evaluate writes them into its --out")
+    if not found:
+        why = f" (of {len(problems)} files the first: {problems[0]})" if problems else ""
+        raise UserError(f"there are no results in {results}{why}; give the --out of a vivi evaluate")
     picked = _pick(found)
     boards, doubles = make_boards(picked.transfers, options.paper, options.baseline)
     problems += [*picked.doubles, *doubles]
     _check(options, boards)
     index = check_free(out, "vivi report")
-    with unwritable_named(out):
-        out.mkdir(parents=True, exist_ok=True)
+    with unwritable_named(out), locked(out, "vivi report"):
         frames, no_sheets = robust.write_robust(picked.robust, results, out, options.paper)
         boxes, no_boxes = detection.write_detection(picked.detection, results, out, options.paper)
         problems += [*no_sheets, *no_boxes]

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TypeVar
 
+from vivi.images import open_image
 from vivi.report.board_html import scroll
 from vivi.report.boards import one_digit
 from vivi.report.figures import Picture
@@ -94,17 +95,15 @@ def copy_pictures(
 
 def _png(folder: Path, name: str) -> bytes:
     """The bytes of a whole PNG; raises for a damaged one, and for one that is not in the folder itself."""
-    from PIL import Image
-
     if Path(name).name != name or "\0" in name:
         raise ValueError("it is not beside its result")
     with open(folder / name, "rb") as file:
         content = file.read()
         file.seek(0)
         try:
-            with Image.open(file, formats=("PNG",)) as image:
+            with open_image(file, formats=("PNG",)) as image:
                 image.load()
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        except (OSError, ValueError):
             raise ValueError("it is damaged, or no PNG") from None
     return content
 

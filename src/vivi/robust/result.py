@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vivi.robust.scores import Curve, Interval, Reduction
+from vivi.robust.scores import Curve, Reduction
+from vivi.transfer.fields import read_fields
 from vivi.transfer.measured import Measured
 from vivi.transfer.names import plain
 
@@ -36,25 +37,15 @@ class RobustResult(Measured):
 
 
 def read_robust(content: dict[str, Any]) -> RobustResult:
-    """From the JSON of a file; a ValueError, KeyError or TypeError says what is wrong with it."""
-    fields = {name: value for name, value in content.items() if name != "format"}
-    curve = content["curve"]
-    complete, strict = (tuple(map(_interval, curve[part])) for part in ("complete", "strict"))
+    """From the JSON of a file; a ValueError says what is wrong with it."""
+    result = read_fields(RobustResult, content)
+    complete, strict = result.curve.complete, result.curve.strict
     if not complete or len(complete) != len(strict):
         raise ValueError("the curve is empty, or has two lengths")
-    missing = tuple(map(str, curve["missing"]))
-    result = RobustResult(**{**fields, "curve": Curve(complete, strict, missing), "notes": tuple(content["notes"])})
-    texts = (result.encoder, result.set, result.picture, result.encoder_checksum, result.data_checksum, *result.notes)
-    texts += (result.classifier_checksum, result.class_map_checksum)
-    if not all(isinstance(text, str) for text in texts) or not result.encoder or not result.set:
-        raise ValueError("a name or a note is impossible")
-    if not all(type(count) is int and count > 0 for count in (result.anchors, result.frames, result.classes)):
+    if not all(0 <= one.right <= one.n and 0 <= one.low <= one.high <= 1 for one in (*complete, *strict)):
+        raise ValueError("an interval is impossible")
+    if not result.encoder or not result.set:
+        raise ValueError("encoder or set is empty")
+    if not all(count > 0 for count in (result.anchors, result.frames, result.classes)):
         raise ValueError("anchors, frames and classes must be counts")
     return result
-
-
-def _interval(content: dict[str, Any]) -> Interval:
-    right, n, low, high = (content[name] for name in ("right", "n", "low", "high"))
-    if not (type(right) is int and type(n) is int and 0 <= right <= n and 0 <= low <= high <= 1):
-        raise ValueError("an interval is impossible")
-    return Interval(right, n, float(low), float(high))

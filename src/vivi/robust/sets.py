@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vivi.errors import UserError
+from vivi.paths import leads_out
 from vivi.robust.class_maps import ClassMap, read_class_map
 from vivi.robust.files import is_index, named, read_json, read_object
 from vivi.robust.offsets import offsets
@@ -146,12 +147,16 @@ def _anchors(
 ) -> tuple[tuple[Anchor, ...], list[str]]:
     """Anchors and neighbours that have labels, and notes on those that are left out."""
     shapeless = dict.fromkeys(anchor for anchor, frames in pmsets.items() if not _is_list_of_names(frames))
-    unlabelled = [anchor for anchor in pmsets if anchor not in right and anchor not in shapeless]
+    lists = {anchor: frames for anchor, frames in pmsets.items() if anchor not in shapeless}
+    listed = dict.fromkeys(frame for anchor, frames in lists.items() for frame in (anchor, *frames))
+    outside = {frame: None for frame in listed if leads_out(frame)}
+    right = {frame: one for frame, one in right.items() if frame not in outside}
+    unlabelled = [anchor for anchor in lists if anchor not in right and anchor not in outside]
     # An anchor is no neighbour of its own, and nothing is there twice.
     lists = {
-        anchor: [frame for frame in dict.fromkeys(frames) if frame != anchor]
-        for anchor, frames in pmsets.items()
-        if anchor in right and anchor not in shapeless
+        anchor: [frame for frame in dict.fromkeys(frames) if frame != anchor and frame not in outside]
+        for anchor, frames in lists.items()
+        if anchor in right
     }
     neighbours = {anchor: [frame for frame in frames if frame in right] for anchor, frames in lists.items()}
     strangers = sorted({frame for frames in lists.values() for frame in frames if frame not in right})
@@ -161,6 +166,7 @@ def _anchors(
         f"{len(frames):,} {what}: {named(frames)}"
         for frames, what in (
             ([*shapeless], "anchors are left out, their neighbours are no list of names"),
+            ([*outside], "frames are left out, their paths lead out of the folder"),
             (unlabelled, f"anchors are left out, {no_label}"),
             (strangers, f"neighbours are left out, {no_label}"),
             (by_order, "anchors have neighbours whose numbers do not tell how far they are; their order does"),

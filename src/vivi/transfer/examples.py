@@ -107,7 +107,8 @@ class Task:
             digest.update(examples.labels.numpy().tobytes())
             for image in examples.images if isinstance(examples.images[0], Path) else ():
                 assert isinstance(image, Path)
-                digest.update(f"{image.parent.name}/{image.name} {_size(image)}".encode())
+                name = f"{image.parent.name}/{image.name} {_size(image)}"
+                digest.update(name.encode("utf-8", "surrogateescape"))  # names of files need not be text
             for index in range(0, len(examples), max(1, len(examples) // SAMPLED)):
                 sampled = examples.images[index]
                 digest.update(_content(sampled) if isinstance(sampled, Path) else sampled.numpy().tobytes())

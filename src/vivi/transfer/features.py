@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as vision
 
 from vivi.errors import UserError
-from vivi.images import as_rgb
+from vivi.images import as_rgb, open_image
 
 
 def embed(
@@ -69,11 +68,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def read_image(path: Path) -> Tensor:
     """An image file of any kind as RGB: uint8 (3, height, width)."""
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             pixels = np.array(as_rgb(image))  # (height, width, 3)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
-        raise UserError(f"image {path} cannot be read: {reason}; replace it or take it off its list") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"image {path} cannot be read: {error}; replace it or take it off its list") from None
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from vivi.errors import UserError
+from vivi.paths import leads_out
 from vivi.transfer.examples import Examples, Task
 from vivi.transfer.tasks import Definition, Group, definition
 
@@ -61,7 +62,7 @@ def _classes_named(folder: Path) -> int:
 
 
 def read_list(path: Path, classes: int = 0) -> Examples:
-    """The images, relative to the list's folder, and their labels, below `classes` where that is known."""
+    """The images, below the list's folder, and their labels, below `classes` where that is known."""
     paths: list[Path] = []
     labels: list[int] = []
     for number, line in enumerate(_lines(path, "a task needs this list of images and labels"), start=1):
@@ -71,6 +72,11 @@ def read_list(path: Path, classes: int = 0) -> Examples:
         if len(words) != 2 or not (words[1].isascii() and words[1].isdecimal()) or "\0" in line:
             raise UserError(
                 f"{path} line {number} is {line[:200]!r}; it must be the path of an image and a label, 0 or more"
+            )
+        if leads_out(words[0].strip()):
+            raise UserError(
+                f"{path} line {number} is {line[:200]!r}, which leads out of the list's folder; "
+                "name images below it, by links if they are elsewhere"
             )
         label = int(words[1]) if len(words[1]) < 10 else MOST_CLASSES
         if classes and label >= classes:

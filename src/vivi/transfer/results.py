@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from vivi.detection.result import DetectionResult, read_detection
-from vivi.errors import UserError
+from vivi.errors import UserError, first_line
 from vivi.robust.result import RobustResult, read_robust
 from vivi.storage import storage, write_atomically
+from vivi.transfer.fields import read_fields
 from vivi.transfer.measured import Measured
 from vivi.transfer.names import plain
-from vivi.transfer.tasks import GROUPS, Group
+from vivi.transfer.tasks import Group
 
 FORMAT = 1
 _PACKAGES = ("vivi", "torch", "torchvision", "timm")
@@ -112,16 +114,24 @@ def read_results(folder: Path) -> tuple[list[Result], list[str]]:
 
 def read_all(folder: Path) -> tuple[list[AnyResult], list[str]]:
     """The results of all kinds in a folder, by file name, and a line for each file that is none."""
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; vivi evaluate writes results into its --out")
     results: list[AnyResult] = []
     problems = []
-    for path in sorted(folder.glob("*.json")):
+    for name in sorted(_names(folder)):
         try:
-            results.append(read_result(path))
+            results.append(read_result(folder / name))
         except UserError as error:
             problems.append(str(error))
     return results, problems
+
+
+def _names(folder: Path) -> list[str]:
+    """Of the files that may be results."""
+    try:
+        return [name for name in os.listdir(folder) if name.endswith(".json")]
+    except FileNotFoundError:
+        raise UserError(f"there is no folder {folder}; vivi evaluate writes results into its --out") from None
+    except OSError as error:
+        raise UserError(f"the results in {folder} cannot be read: {error.strerror}; give another folder") from None
 
 
 def read_result(path: Path) -> AnyResult:
@@ -129,53 +139,29 @@ def read_result(path: Path) -> AnyResult:
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']}, this version reads {FORMAT}")
+        fields = {name: value for name, value in content.items() if name != "format"}
         if content["benchmark"] == "vid-robust":
-            return read_robust(content)
-        return read_detection(content) if content["benchmark"] == "detection" else _result(content)
+            return read_robust(fields)
+        return read_detection(fields) if content["benchmark"] == "detection" else _read(fields)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
         raise UserError(f"{path} is no result of vivi evaluate ({reason})") from None
 
 
-def _result(content: dict[str, Any]) -> Result:
-    fields = {name: value for name, value in content.items() if name != "format"}
-    fields["score"] = _score(content["score"])
-    fields["score_per_task"] = _score(content["score_per_task"]) if content.get("score_per_task") else None
-    trials = (Trial(_setting(trial["setting"]), float(trial["accuracy"])) for trial in content.get("sweep", ()))
-    fields["sweep"] = tuple(trials)
-    fields["notes"] = tuple(content.get("notes", ()))
-    result = Result(**fields)
-    names = (result.encoder, result.task, result.title)
-    if not all(isinstance(name, str) and name for name in names) or result.group not in GROUPS:
-        raise ValueError("encoder, task, title or group is impossible")
-    scores = [score for score in (result.score, result.score_per_task) if score]
-    texts = (result.split, result.data_checksum, result.encoder_checksum, *result.notes)
-    texts += tuple(score.chosen_by for score in scores)
-    counts = (result.classes, *result.images.values())
-    if not all(isinstance(text, str) for text in texts) or not isinstance(result.quick, bool):
-        raise ValueError("a field is of the wrong type")
-    if not all(type(count) is int and count > 0 for count in counts):
-        raise ValueError("classes and images must be counts")
-    if type(result.unreadable) is not int or result.unreadable < 0:
-        raise ValueError("unreadable must be a count")
+def _read(content: dict[str, Any]) -> Result:
+    """From the JSON of a file; a ValueError says what is wrong with it."""
+    result = read_fields(Result, content)
+    if not (result.encoder and result.task and result.title):
+        raise ValueError("encoder, task or title is empty")
+    if not all(count > 0 for count in (result.classes, *result.images.values())) or result.unreadable < 0:
+        raise ValueError("classes, images and unreadable must be counts")
+    accuracies = [score.accuracies for score in (result.score, result.score_per_task) if score]
+    if not all(some and all(0 <= accuracy <= 1 for accuracy in some) for some in accuracies):
+        raise ValueError("accuracies must be between 0 and 1, one at least")
     if result.top5 is not None and result.benchmark != "classifier":
         raise ValueError("top5 belongs to a classifier")
     if result.top5 is not None and not result.score.median <= result.top5 <= 1:
         raise ValueError("top5 must be between the accuracy and 1")
-    if result.benchmark not in get_args(Benchmark) or result.protocol not in get_args(Protocol):
-        raise ValueError("benchmark or protocol is unknown")
     return result
-
-
-def _score(content: dict[str, Any]) -> Score:
-    accuracies = tuple(map(float, content["accuracies"]))
-    if not accuracies or not all(0 <= accuracy <= 1 for accuracy in accuracies):
-        raise ValueError("accuracies must be between 0 and 1, one at least")
-    setting = _setting(content["setting"]) if content.get("setting") else None
-    return Score(accuracies, setting, content.get("chosen_by", ""))
-
-
-def _setting(content: dict[str, Any]) -> Setting:
-    return Setting(float(content["lr"]), int(content["steps"]))

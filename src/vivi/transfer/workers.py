@@ -178,10 +178,9 @@ class Processes:
     def close(self) -> None:
         """Ends the processes; those in the middle of a run keep a checkpoint."""
         for worker in self.pool:
+            worker.connection.close()  # ends a process that waits for a job
             if worker.job:
                 worker.process.terminate()
-            else:
-                worker.connection.close()
         for worker in self.pool:
             worker.process.join(timeout=60)
             worker.process.kill()
@@ -202,19 +201,27 @@ def _give(worker: _Process, waiting: deque[Job]) -> None:
     """Gives a process the next job, if there is one."""
     worker.job = waiting.popleft() if waiting else None
     if worker.job:
-        worker.connection.send(worker.job)
+        try:
+            worker.connection.send(worker.job)
+        except OSError:
+            raise _ended(worker) from None
 
 
 def _receive(worker: _Process) -> Any:
     try:
         return worker.connection.recv()
     except (EOFError, OSError):
-        worker.process.join()
-        assert worker.job is not None
-        raise UserError(
-            f"the process that fine-tunes on {worker.job.task} ended with exit code {worker.process.exitcode}, "
-            "perhaps for lack of memory: the same command goes on; try fewer --processes"
-        ) from None
+        raise _ended(worker) from None
+
+
+def _ended(worker: _Process) -> UserError:
+    """The error for a process that is no more."""
+    worker.process.join()
+    assert worker.job is not None
+    return UserError(
+        f"the process that fine-tunes on {worker.job.task} ended with exit code {worker.process.exitcode}, "
+        "perhaps for lack of memory: the same command goes on; try fewer --processes"
+    )
 
 
 def _serve(connection: Connection[Any, Any], work: Work, place: str, threads: int, compile: bool) -> None:

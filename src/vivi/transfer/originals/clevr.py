@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vivi.paths import leads_out
 from vivi.transfer.examples import Examples, Original
 from vivi.transfer.originals.deal import deal, sizes
 from vivi.transfer.originals.files import examples, image_names
@@ -58,7 +59,10 @@ def _read_split(folder: Path, split: str, label: Label) -> Examples:
         with path.open(encoding="utf-8") as file:
             scenes = json.load(file)["scenes"]
         for scene in scenes:
-            labels[scene["image_filename"]] = label(scene["objects"])
+            name = scene["image_filename"]
+            if not isinstance(name, str) or leads_out(name):
+                raise ValueError(f"{name!r} is no file in images/{split}")
+            labels[name] = label(scene["objects"])
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise damaged(path, f"{type(error).__name__}: {error}") from None
     if not labels:

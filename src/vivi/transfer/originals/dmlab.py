@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from vivi.errors import UserError
-from vivi.images import as_rgb
+from vivi.images import as_rgb, open_image
 from vivi.transfer.examples import Examples, Original
 from vivi.transfer.originals.source import Source, damaged
 from vivi.transfer.originals.tfrecord import Damaged, bytes_span, features, integer, records
@@ -41,10 +40,10 @@ class Frames(Sequence[Tensor]):
             with path.open("rb") as opened:
                 opened.seek(start)
                 data = opened.read(length)
-            with Image.open(io.BytesIO(data)) as image:
+            with open_image(io.BytesIO(data)) as image:
                 pixels = np.array(as_rgb(image))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise damaged(path, f"the image at byte {start}: {' '.join(str(error).split())}") from None
+        except (OSError, ValueError) as error:
+            raise damaged(path, f"the image at byte {start}: {error}") from None
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 

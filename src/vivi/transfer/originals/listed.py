@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vivi.paths import leads_out
 from vivi.transfer.examples import Examples, Original
 from vivi.transfer.originals.deal import deal
 from vivi.transfer.originals.files import examples
@@ -33,7 +34,7 @@ def _class(line: str) -> str:
 
 def _dtd_list(path: Path) -> list[str]:
     lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
-    wrong = next((line for line in lines if line.count("/") != 1), None)
+    wrong = next((line for line in lines if line.count("/") != 1 or leads_out(line)), None)
     if wrong is not None or not lines:
         raise damaged(path, f"its lines must be like banded/banded_0002.jpg, not {wrong or 'none'!r}")
     return lines
@@ -70,7 +71,7 @@ def _pets(folder: Path, split: str) -> Examples:
         words = line.split()
         if not words or line.startswith("#"):
             continue
-        if len(words) < 2 or not words[1].isdecimal() or not 1 <= int(words[1]) <= 37:
+        if len(words) < 2 or not words[1].isdecimal() or not 1 <= int(words[1]) <= 37 or leads_out(words[0]):
             raise damaged(path, f"line {number} is {line!r}, not an image and a class from 1 to 37")
         paths.append(folder / "images" / f"{words[0]}.jpg")
         labels.append(int(words[1]) - 1)
