@@ -193,9 +193,7 @@ def test_a_format_yet_to_come_is_left_alone_whatever_else_it_says(about: dict[st
     save(tmp_path, 10, some_tensors(10))
     later = tmp_path / "step-00000020.safetensors"
     save_file({"model.weight": torch.zeros(2)}, later, {"vivi": json.dumps({"format_version": 2, **about})})
-    with pytest.raises(
-        UserError, match=r"step-00000020\.safetensors has format version 2; this vivi reads version 1"
-    ):
+    with pytest.raises(UserError, match=r"step-00000020\.safetensors has format version 2; this vivi"):
         restore(tmp_path, no_warning)
     assert names(tmp_path) == ["step-00000010.safetensors", "step-00000020.safetensors"]
 

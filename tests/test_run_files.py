@@ -9,6 +9,7 @@ import random
 import resource
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -75,7 +76,8 @@ def test_a_run_that_names_a_pickle_does_not_load_it(run: Path) -> None:
     assert "'checkpoint_path', which no run of vivi has" in refusal(lambda: vivi.load_encoder(run))
     for name in ("weights.pth", "encoder.safetensors"):  # as the file that training starts from
         (run / name).write_bytes(bomb.read_bytes())
-        refusal(lambda name=name: build_encoder(recipes.Encoder("resnetv2_18", start=str(run / name)), 32))
+        start = recipes.Encoder("resnetv2_18", start=str(run / name))
+        refusal(partial(build_encoder, start, 32))
     assert not marker.exists()
 
 

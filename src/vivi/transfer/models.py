@@ -45,7 +45,7 @@ VTAB_SIZE = 224
 LEARNING_RATES = (0.1, 0.01)
 TI_LEARNING_RATES = (0.01, 0.005, 0.001)  # the paper's: TI diverges at higher ones
 
-# NAME is one of timm's own: hf-hub:, local-dir: and the like are refused (named_architecture), wherever it comes from.
+# NAME is one of timm's own: hf-hub:, local-dir: and the like are refused by named_architecture.
 SOURCES = "a run's folder, timm:NAME, untrained:NAME, ms:FILE, mt-ssl:FILE or ti:FILE"
 
 
