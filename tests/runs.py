@@ -64,8 +64,7 @@ Outcome = tuple[int, str, str]  # exit code, stdout, stderr
 
 def train_in_two(pairs: Sequence[tuple[list[str], list[str]]]) -> list[tuple[Outcome, Outcome]]:
     """Pairs of command lines, each in two processes that train together, as on two machines: torchrun does not watch
-    over them, so that one which waits for ever is seen. All pairs in the same two processes, which need not start anew.
-    """
+    over them, so that one which waits for ever is seen. The same two processes run all pairs."""
     ports = [_free_port() for _ in pairs]
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
     running = []

@@ -63,7 +63,7 @@ def test_a_process_with_other_data_or_another_command_is_named_and_nothing_is_wr
         (out, ("--corpus", other), f", learns from another corpus ({other}), not the same ({corpus}) as process 0"),
         (new, ("--seed", 5), ", has --seed 5, not 0 as process 0"),
         (new, ("--batch.videos", 5), ": --batch.videos 5 do not divide evenly"),
-        (new, ("--corpus", "nowhere"), ": there is no corpus at nowhere"),
+        (new, ("--corpus", "nowhere"), ": nowhere is no corpus"),
     ]
     pairs = [
         (command(corpus, run, "--steps", 2), command(corpus, run, "--steps", 2, *flags)) for run, flags, _ in cases
