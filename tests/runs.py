@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,51 @@ def train(corpus: Path, out: Path, *flags: object, recipe: str = "vivi-ex4-tiny"
     return subprocess.run(
         command(corpus, out, *flags, recipe=recipe), capture_output=True, text=True, timeout=240, check=False
     )
+
+
+# One of two processes: each command line of its own, one after the other, as `python -m vivi` runs it.
+_ONE_OF_TWO = """
+import contextlib, io, json, os, sys
+from vivi.cli import main
+
+outcomes = []
+for port, words in json.loads(sys.argv[1]):
+    os.environ["MASTER_PORT"], sys.argv, code = str(port), ["vivi", *words], 0
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    outcomes.append((code, output.getvalue(), errors.getvalue()))
+print(json.dumps(outcomes))
+"""
+Outcome = tuple[int, str, str]  # exit code, stdout, stderr
+
+
+def train_in_two(pairs: Sequence[tuple[list[str], list[str]]]) -> list[tuple[Outcome, Outcome]]:
+    """Pairs of command lines, each in two processes that train together, as on two machines: torchrun does not watch
+    over them, so that one which waits for ever is seen. The same two processes run all pairs."""
+    ports = [_free_port() for _ in pairs]
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
+    running = []
+    for rank in range(2):
+        work = json.dumps([(port, pair[rank][3:]) for port, pair in zip(ports, pairs, strict=True)])
+        environment = {**os.environ, **world, "RANK": str(rank)}
+        words = [sys.executable, "-c", _ONE_OF_TWO, work]
+        running.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))
+    try:
+        first, second = (json.loads(process.communicate(timeout=200)[0]) for process in running)
+    finally:
+        for process in running:
+            process.kill()
+    return list(zip(map(tuple, first), map(tuple, second), strict=True))
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
 
 
 def run_here(corpus: Path, out: Path, *flags: object, recipe: str = "vivi-ex4-tiny") -> str:

@@ -182,6 +182,13 @@ def test_an_encoder_starts_from_an_earlier_run(tmp_path: Path) -> None:
         build(replace(SMALL, start=str(tmp_path), width=1.0))
 
 
+def change_fields(run: Path, **changes: object) -> None:
+    """Changes encoder.json and means it: without its checksum."""
+    about = json.loads((run / "encoder.json").read_text()) | changes
+    del about["checksum"]
+    (run / "encoder.json").write_text(json.dumps(about))
+
+
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
@@ -193,8 +200,9 @@ def test_an_encoder_starts_from_an_earlier_run(tmp_path: Path) -> None:
             lambda run: (run / "encoder.json").write_text(
                 (run / "encoder.json").read_text().replace('"width_factor": 0.125', '"width_factor": 0.25')
             ),
-            "does not fit",
+            "was altered or damaged",
         ),
+        (lambda run: change_fields(run, timm_arguments={"width_factor": 0.25}), "does not fit"),
     ],
 )
 def test_a_damaged_export_gets_one_line(damage: Callable[[Path], object], line: str, tmp_path: Path) -> None:
@@ -222,8 +230,7 @@ def test_a_damaged_export_gets_one_line(damage: Callable[[Path], object], line: 
 )
 def test_an_export_with_impossible_fields_gets_one_line(change: dict[str, object], tmp_path: Path) -> None:
     write_encoder(tmp_path, build(), "mine", 1)
-    about = json.loads((tmp_path / "encoder.json").read_text())
-    (tmp_path / "encoder.json").write_text(json.dumps({**about, **change}))
+    change_fields(tmp_path, **change)
     with pytest.raises(UserError, match=r"encoder\.json is missing or damaged") as caught:
         vivi.load_encoder(tmp_path)
     assert "\n" not in str(caught.value)
@@ -285,9 +292,7 @@ def test_other_timm_models_can_be_the_encoder(name: str, tmp_path: Path) -> None
 def test_mean_and_standard_deviation_of_the_weights_are_kept(tmp_path: Path) -> None:
     """An encoder with other input statistics sees the same frames through both doors."""
     write_encoder(tmp_path, build(), "mine", 1)
-    about = json.loads((tmp_path / "encoder.json").read_text())
-    about["mean"], about["std"] = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
-    (tmp_path / "encoder.json").write_text(json.dumps(about))
+    change_fields(tmp_path, mean=[0.4, 0.5, 0.6], std=[0.2, 0.3, 0.4])
     encoder = build(replace(SMALL, start=str(tmp_path))).eval()
     loaded, transform = vivi.load_encoder(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)

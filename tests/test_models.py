@@ -244,6 +244,21 @@ def test_an_untrained_recipe_has_its_width_size_and_initialisation(tmp_path: Pat
     assert all(torch.equal(tensor, other[name]) for name, tensor in mine.backbone.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"encoder": {"width": 1e9}}, "--encoder.width is 1000000000.0"),
+        ({"augment": {"size": 10**9}}, "--augment.size is 1000000000"),
+        ({"encoder": {"name": "hf-hub:x/y"}}, "timm has no model 'hf-hub:x/y': give one of its own names"),
+    ],
+)
+def test_an_untrained_recipe_that_somebody_sent_takes_no_memory_and_fetches_nothing(
+    change: dict[str, object], line: str, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.json").write_text(json.dumps({"name": "theirs", **change}))
+    assert line in line_of(f"untrained:{tmp_path}")
+
+
 # --- errors ---
 
 

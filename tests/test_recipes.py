@@ -195,6 +195,11 @@ def test_a_recipe_comes_back_from_its_file(name: str, tmp_path: Path) -> None:
         ({"optimiser": {"decay_at": ["x"]}}, "optimiser.decay_at is x, which is no whole number"),
         ({"optimiser": {"lr": 10**400}}, "optimiser.lr is 1000"),
         ({"name": "\ud800"}, "cannot be printed"),
+        ({"name": "x" * 1000}, "over 200 characters"),
+        ({"a\nb": 1}, r"there is no field 'a\nb'"),
+        ({"x" * 10**6: 1}, "there is no field 'xxx"),
+        ({"steps": "a\nb"}, "steps is a b, which is no whole number"),
+        ({"loss": {"frame": "x" * 10**6}}, "loss.frame is 'xxx"),
     ],
 )
 def test_a_recipe_file_with_a_mistake_is_named(change: dict[str, object], line: str, tmp_path: Path) -> None:
@@ -203,6 +208,7 @@ def test_a_recipe_file_with_a_mistake_is_named(change: dict[str, object], line: 
     with pytest.raises(UserError) as caught:
         read_recipe(path)
     assert line in str(caught.value) and str(path) in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "3", "{}", "[" * 100_000])
@@ -274,12 +280,25 @@ def test_a_sweep_is_a_run_for_each_value(tmp_path: Path) -> None:
         ("optimiser.lr", "-1", "--optimiser.lr"),
         ("optimiser.lr", "1e400", "optimiser.lr is inf"),
         ("encoder.width", "0", "--encoder.width"),
+        ("encoder.width", "1e9", "--encoder.width"),
+        ("augment.size", "1000000000", "--augment.size"),
+        ("steps", "1" + "0" * 400, "--steps"),
+        ("batch.frames", "1000000000000", "--batch.frames"),
+        ("images.copies", "1000000000000", "--images.copies"),
+        ("loss.shot_features", "1000000000000", "--loss.shot-features"),
     ],
 )
 def test_a_recipe_that_cannot_work_is_refused_by_its_flag(name: str, value: str, flag: str) -> None:
     with pytest.raises(UserError) as caught:
         check_recipe(with_field(RECIPES["vivi-ex4"], name, value))
     assert flag in str(caught.value)
+
+
+def test_patches_are_cut_from_images_that_can_be_computed() -> None:
+    jigsaw = RECIPES["jigsaw"]
+    check_recipe(with_field(jigsaw, "augment.size", "1000"))
+    with pytest.raises(UserError, match=r"--augment\.size is 2000; it must be between 8 and 1170"):
+        check_recipe(with_field(jigsaw, "augment.size", "2000"))
 
 
 def test_infonce_without_negatives_is_refused() -> None:

@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import timm
 from conftest import Run
 from runs import (
     SMALL,
@@ -21,6 +23,7 @@ from runs import (
     train,
     vivi_here,
 )
+from torch import nn
 
 from vivi.training.metrics import read_metrics
 
@@ -128,6 +131,17 @@ def test_two_runs_do_not_share_a_folder(corpus: Path, tmp_path: Path) -> None:
 def test_what_cannot_work_is_one_line_and_leaves_no_run(flags: str, line: str, corpus: Path, tmp_path: Path) -> None:
     assert line in refusal(corpus, tmp_path / "run", *flags.split())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_says_another_number_of_features_than_it_gives_is_one_line(corpus: Path, tmp_path: Path) -> None:
+    def tells_wrong(**arguments: Any) -> nn.Module:
+        model: Any = timm.create_model("resnet10t", **arguments)
+        model.num_features = model.head_hidden_size = 7
+        return cast(nn.Module, model)
+
+    timm.models.register_model(tells_wrong)
+    line = refusal(corpus, tmp_path / "run", "--encoder.name", "tells_wrong", "--encoder.width", 1)
+    assert "--encoder.name tells_wrong cannot be an encoder: it gives 512 features a frame where timm says 7" in line
 
 
 def test_damaged_frames_are_named_and_training_goes_on(corpus: Path, tmp_path: Path) -> None:

@@ -8,6 +8,11 @@ from dataclasses import replace
 from vivi.errors import UserError, check_ranges
 from vivi.recipes import PATCHES, Batch, Images, Loss, Recipe, sees_patches
 
+# What can be computed at all: beyond it a slip of the keyboard, or a file that somebody sent, takes all memory.
+WIDTHS = (0.01, 16.0)  # of the encoder
+SIZES = (8, 4096)  # of its input
+_MOST, _MOST_FEATURES, _MOST_STEPS = 1_000_000, 65_536, 10**12
+
 
 def check_recipe(recipe: Recipe) -> None:
     """Raises for the first thing that cannot work."""
@@ -20,16 +25,18 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def _check_numbers(recipe: Recipe) -> None:
-    some, positive, share = (1, math.inf), (0, 1e30), (0, 1)
+    some, some_features, positive, share = (1, _MOST), (1, _MOST_FEATURES), (0, 1e30), (0, 1)
+    # Patches are cut from images of 7/2 their size.
+    sizes = (SIZES[0], SIZES[1] * 2 // 7 if sees_patches(recipe) else SIZES[1])
     augment, loss, optimiser = recipe.augment, recipe.loss, recipe.optimiser
-    check_ranges(recipe, {"steps": some, "seed": (0, 2**32 - 1)})
-    check_ranges(recipe.encoder, {"width": (0.01, 100), "bn_momentum": (1e-6, 1)}, "encoder.")
-    check_ranges(recipe.batch, {"videos": positive, **dict.fromkeys(["shots", "frames", "cores"], some)}, "batch.")
-    check_ranges(recipe.images, {"count": positive, "copies": some, "fraction": (1e-9, 1)}, "images.")
+    check_ranges(recipe, {"steps": (1, _MOST_STEPS), "seed": (0, 2**32 - 1)})
+    check_ranges(recipe.encoder, {"width": WIDTHS, "bn_momentum": (1e-6, 1)}, "encoder.")
+    check_ranges(recipe.batch, {"videos": (0, _MOST), **dict.fromkeys(["shots", "frames", "cores"], some)}, "batch.")
+    check_ranges(recipe.images, {"count": (0, _MOST), "copies": some, "fraction": (1e-9, 1)}, "images.")
     check_ranges(recipe.images, {"fraction_seed": (0, 2**32 - 1)}, "images.")
-    check_ranges(augment, {"size": (8, math.inf)}, "augment.")
+    check_ranges(augment, {"size": sizes}, "augment.")
     check_ranges(augment, dict.fromkeys(["brightness", "saturation", "hue", "contrast"], share), "augment.")
-    check_ranges(loss, dict.fromkeys(["exemplar_features", "shot_features", "patch_hidden"], some), "loss.")
+    check_ranges(loss, dict.fromkeys(["exemplar_features", "shot_features", "patch_hidden"], some_features), "loss.")
     check_ranges(loss, {"temperature": (1e-6, math.inf)}, "loss.")
     weights = ["video_weight", "contrastive_weight", "supervised_weight", "margin"]
     check_ranges(loss, dict.fromkeys(weights, positive), "loss.")

@@ -16,6 +16,8 @@ from rich.text import Text
 from vivi.errors import UserError
 from vivi.recipes import PAPER, RECIPES, SWEEPS, Recipe
 
+_LONGEST_NAME = 200
+
 
 def find_recipe(name: str) -> Recipe:
     """The recipe of this name, or of this recipe.json."""
@@ -38,8 +40,11 @@ def read_recipe(path: Path) -> Recipe:
         raise UserError(f"{path} cannot be read as a recipe ({error}); mend it, or name another one") from None
     recipe = _build(Recipe, content, str(path), "")
     assert isinstance(recipe, Recipe)
-    if not recipe.name.isprintable():
-        raise UserError(f"{path}: the name {recipe.name!a} cannot be printed; choose another")
+    if not recipe.name.isprintable() or len(recipe.name) > _LONGEST_NAME:
+        raise UserError(
+            f"{path}: the name {recipe.name[:80]!a} cannot be printed, or has over {_LONGEST_NAME} characters; "
+            "choose another"
+        )
     return recipe
 
 
@@ -177,7 +182,7 @@ def _build(kind: Any, content: Any, where: str, prefix: str) -> Any:
     hints = get_type_hints(kind)
     for name in content:
         if name not in hints:
-            raise UserError(f"{where}: there is no field '{prefix}{name}'{_nearest(name, hints)}")
+            raise UserError(f"{where}: there is no field {prefix + name[:80]!r}{_nearest(name[:80], hints)}")
     if kind is Recipe and "name" not in content:
         raise UserError(f"{where}: the field 'name' is missing")
     return kind(**{name: _value(hints[name], value, where, prefix + name) for name, value in content.items()})
@@ -190,7 +195,7 @@ def _value(kind: Any, value: Any, where: str, name: str) -> Any:
     if get_origin(kind) is Literal:
         if value in get_args(kind):
             return value
-        raise UserError(f"{where}: {name} is {value!r}; it must be one of {', '.join(get_args(kind))}")
+        raise UserError(f"{where}: {name} is {repr(value)[:80]}; it must be one of {', '.join(get_args(kind))}")
     if get_origin(kind) is tuple:
         inner = get_args(kind)
         right_length = isinstance(value, list | tuple) and (inner[-1] is Ellipsis or len(value) == len(inner))
@@ -200,7 +205,12 @@ def _value(kind: Any, value: Any, where: str, name: str) -> Any:
         return float(value)
     elif type(value) is kind:
         return value
-    raise UserError(f"{where}: {name} is {str(value)[:80]}, which is no {_kind(kind)}")
+    raise UserError(f"{where}: {name} is {_short(value)}, which is no {_kind(kind)}")
+
+
+def _short(value: Any) -> str:
+    """A value as a part of one line, however long it is."""
+    return " ".join(str(value)[:80].split())
 
 
 def _kind(kind: Any) -> str:

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from vivi.errors import UserError, first_line
-from vivi.storage import write_atomically
+from vivi.model.files import check_facts, parse_tensors, write_facts, write_tensors
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,9 @@ class Classifier:
 def write_classifier(run: Path, classifier: Classifier, step: int) -> None:
     """classifier.safetensors, with `weight` and `bias`, and classifier.json, which names the classes."""
     tensors = {"weight": classifier.weight, "bias": classifier.bias}
-    state = {name: tensor.detach().cpu().float().contiguous() for name, tensor in tensors.items()}
     about = {"classes": classifier.classes, "features": classifier.weight.shape[1], "step": step}
-    write_atomically(run / "classifier.safetensors", save(state, {"format": "pt"}))
-    write_atomically(run / "classifier.json", json.dumps(about, indent=1).encode() + b"\n")
+    write_tensors(run / "classifier.safetensors", {name: tensor.float() for name, tensor in tensors.items()})
+    write_facts(run / "classifier.json", about, indent=1)
 
 
 def read_classifier(run: Path) -> Classifier:
@@ -58,13 +55,12 @@ def read_classifier(run: Path) -> Classifier:
     except OSError as error:
         raise UserError(f"the classifier {weights} cannot be read ({error.strerror})") from None
     try:
-        classes, features = _read_about(json.loads(about.read_bytes()))
+        facts = json.loads(about.read_bytes())
+        classes, features = _read_about(facts)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{about} is missing or damaged ({first_line(error)})") from None
-    try:
-        state = load(content)
-    except SafetensorError as error:
-        raise UserError(f"{weights} cannot be read ({first_line(error)})") from None
+    check_facts(facts, about)
+    state = parse_tensors(content, weights)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if shapes != {"weight": (len(classes), features), "bias": (len(classes),)}:
         raise UserError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,19 +14,18 @@ from typing import Any
 
 import timm
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from timm.layers import GroupNormAct, StdConv2d
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from vivi import recipes
-from vivi.errors import UserError, first_line
+from vivi.errors import UserError, check_ranges, first_line
 from vivi.images import as_rgb
+from vivi.model.files import check_facts, parse_tensors, write_facts, write_tensors
 from vivi.model.heads import precise
 from vivi.model.normalisation import CoreBatchNorm
 from vivi.model.strides import use_patch_strides
-from vivi.storage import write_atomically
+from vivi.recipe_checks import SIZES, WIDTHS
 
 
 @dataclass(frozen=True)
@@ -163,11 +163,28 @@ def glorot(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def named_architecture(settings: recipes.Encoder, size: int) -> Architecture:
-    if not timm.is_model(settings.name):
-        close = difflib.get_close_matches(settings.name, timm.list_models(), n=1)
+def _config(name: str) -> Any:
+    """What timm knows of one of its models, or None; raises where it has no model of this name.
+
+    A name is an architecture, or architecture.tag, and nothing else: timm would fetch or read what stands after a
+    source (hf-hub:, local-dir:), and names also come from files that somebody sent.
+    """
+    short = name[:80]
+    if not re.fullmatch(r"\w+(\.\w+)?", name) or not timm.is_model(name):
+        close = difflib.get_close_matches(short, timm.list_models(), n=1)
         hint = f"; did you mean {close[0]}?" if close else "; timm.list_models() names them all"
-        raise UserError(f"timm has no model '{settings.name}'{hint}")
+        if ":" in name or "/" in name:
+            hint = ": give one of its own names; hf-hub:, local-dir: and other places are not looked at"
+        raise UserError(f"timm has no model {short!r}{hint}")
+    try:
+        return timm.models.get_pretrained_cfg(name)
+    except RuntimeError as error:  # name.tag, and no such tag
+        raise UserError(f"timm has no model {short!r}: {first_line(error)}") from None
+
+
+def named_architecture(settings: recipes.Encoder, size: int) -> Architecture:
+    config = _config(settings.name)
+    check_ranges(settings, {"width": WIDTHS}, "encoder.")
     arguments: dict[str, Any] = {}
     if settings.width != 1:
         if not settings.name.startswith("resnetv2") or settings.name.endswith("_bit"):
@@ -178,10 +195,6 @@ def named_architecture(settings: recipes.Encoder, size: int) -> Architecture:
         arguments["width_factor"] = settings.width
     if settings.norm == "group" and not settings.name.startswith("resnetv2"):
         raise UserError(f"--encoder.norm group goes with resnetv2 models, not with {settings.name}")
-    try:
-        config = timm.models.get_pretrained_cfg(settings.name)
-    except RuntimeError as error:  # name.tag, and no such tag
-        raise UserError(f"timm has no model '{settings.name}': {first_line(error)}") from None
     if config is not None and config.fixed_input_size:
         arguments["img_size"] = size
     has_its_own = settings.name.endswith("_bit")
@@ -227,12 +240,15 @@ def _within_cores(module: nn.Module, momentum: float) -> nn.Module:
 
 # What plain timm does not know of: said in encoder.json where it is so.
 _VARIANTS = ("group_norm", "patch_strides")
+# What encoder.json may say.
+_SIZES = (1, SIZES[1])
+_ARGUMENTS: dict[str, tuple[float, float]] = {"width_factor": WIDTHS, "img_size": _SIZES}
+_MEANS, _STDS = (-10, 10), (1e-3, 100)
 
 
 def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
     """encoder.safetensors, which plain timm loads, and encoder.json, which says how."""
     architecture = encoder.architecture
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.backbone.state_dict().items()}
     about = {
         "timm_name": architecture.name,
         "timm_arguments": {"num_classes": 0, **architecture.arguments},
@@ -244,14 +260,16 @@ def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
         "recipe": recipe,
         "step": step,
     }
-    write_atomically(run / "encoder.safetensors", save(state, {"format": "pt"}))
-    write_atomically(run / "encoder.json", json.dumps(about, indent=2).encode() + b"\n")
+    write_tensors(run / "encoder.safetensors", encoder.backbone.state_dict())
+    write_facts(run / "encoder.json", about, indent=2)
 
 
 def read_encoder(path: Path) -> tuple[Architecture, dict[str, Tensor]]:
     """What write_encoder wrote: `path` is the run, or its encoder.safetensors."""
     try:
         weights = path / "encoder.safetensors" if path.is_dir() else path
+        if weights.exists() and not weights.is_file():
+            raise UserError(f"the encoder {weights} is no file; name a run, or its encoder.safetensors")
         content = weights.read_bytes()
     except FileNotFoundError:
         raise UserError(f"there is no encoder at {path}; a run has one from its first checkpoint on") from None
@@ -259,34 +277,67 @@ def read_encoder(path: Path) -> tuple[Architecture, dict[str, Tensor]]:
         raise UserError(f"the encoder {path} cannot be read ({error.strerror})") from None
     about = weights.parent / "encoder.json"
     try:
-        architecture = _read_architecture(json.loads(about.read_text()))
+        facts = json.loads(about.read_text())
+        architecture = _read_architecture(facts)
+    except UserError as error:
+        raise UserError(f"{about}: {error}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{about} is missing or damaged ({error})") from None
-    try:
-        return architecture, load(content)
-    except SafetensorError as error:
-        raise UserError(f"{weights} cannot be read ({first_line(error)})") from None
+        raise UserError(f"{about} is missing or damaged ({first_line(error)})") from None
+    check_facts(facts, about)
+    return architecture, parse_tensors(content, weights)
 
 
 def _read_architecture(about: Any) -> Architecture:
-    arguments = {name: value for name, value in about["timm_arguments"].items() if name != "num_classes"}
+    """The architecture in the fields of an encoder.json. Each is checked: timm does what its arguments say, and
+    among them are files to load and sizes to allocate."""
     name, size, mean, std = about["timm_name"], about["input_size"], tuple(about["mean"]), tuple(about["std"])
-    numbers = (arguments.get("width_factor", 1), size, *mean, *std)
-    if not isinstance(name, str) or not all(type(number) in (int, float) for number in numbers):
-        raise ValueError("a field is of the wrong type")
-    if len(mean) != 3 or len(std) != 3 or min(size, *std) <= 0 or size != int(size):
-        raise ValueError("input_size, mean or std is impossible")
-    variants = {name: about.get(name, False) is True for name in _VARIANTS}
+    arguments = {name: value for name, value in about["timm_arguments"].items() if name != "num_classes"}
+    for argument, value in arguments.items():
+        if argument not in _ARGUMENTS:
+            raise ValueError(f"timm_arguments has {argument[:80]!r}, which no run of vivi has")
+        _check_number(argument, value, _ARGUMENTS[argument], whole=argument == "img_size")
+    if about["timm_arguments"].get("num_classes", 0) != 0:
+        raise ValueError("num_classes must be 0")
+    if not isinstance(name, str) or len(mean) != 3 or len(std) != 3:
+        raise ValueError("timm_name must be text, mean and std three numbers each")
+    _config(name)
+    _check_number("input_size", size, _SIZES, whole=True)
+    for field, values, allowed in (("mean", mean, _MEANS), ("std", std, _STDS)):
+        for value in values:
+            _check_number(field, value, allowed)
+    variants = {name: about.get(name, False) for name in _VARIANTS}
+    if not all(isinstance(value, bool) for value in variants.values()):
+        raise ValueError(f"{' and '.join(_VARIANTS)} must be true or false")
     return Architecture(name, arguments, int(size), mean, std, **variants)
 
 
-def loaded_backbone(architecture: Architecture, state: dict[str, Tensor], where: object) -> nn.Module:
-    backbone = create_backbone(architecture, pretrained=False)
+def _check_number(name: str, value: Any, allowed: tuple[float, float], whole: bool = False) -> None:
+    least, most = allowed
+    if type(value) not in (int, float) or not least <= value <= most or (whole and value != int(value)):
+        kind = "whole number" if whole else "number"
+        raise ValueError(f"{name} must be a {kind} between {least:g} and {most:g}")
+
+
+def loaded_backbone(architecture: Architecture, state: Mapping[str, Tensor], where: object) -> nn.Module:
+    """The network with these weights; raises where they do not fit."""
     try:
+        _try_on(architecture, state)
+        backbone = create_backbone(architecture, pretrained=False)
         backbone.load_state_dict(state)
     except RuntimeError as error:
         raise UserError(f"{where} does not fit {describe(architecture)}: {first_line(error)}") from None
     return backbone
+
+
+def _try_on(architecture: Architecture, state: Mapping[str, Tensor]) -> None:
+    """Raises RuntimeError where the weights do not fit, before the network takes memory: a file that somebody sent
+    may name the largest of all."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        try:
+            outline = architecture.create()
+        except Exception:  # it needs real numbers while it is made, or cannot be made; create_backbone tells
+            return
+    outline.load_state_dict({name: tensor.to("meta") for name, tensor in state.items()})
 
 
 def load_encoder(path: Path | str) -> tuple[nn.Module, v2.Transform]:

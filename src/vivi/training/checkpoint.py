@@ -12,16 +12,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from vivi.errors import UserError
+from vivi.model.files import checksum
 from vivi.storage import fsync, storage, write_atomically
 
 FORMAT_VERSION = 1
@@ -41,7 +40,7 @@ def save(folder: Path, step: int, tensors: Mapping[str, Tensor], keep: int = 3) 
         raise ValueError(f"at least one checkpoint must be kept, not {keep}")
     path = folder / f"step-{step:08d}.safetensors"
     plain = dict(_plain(tensors))
-    about = {"format_version": FORMAT_VERSION, "step": step, "checksum": checksum(FORMAT_VERSION, step, plain)}
+    about = {"format_version": FORMAT_VERSION, "step": step, "checksum": _checksum(step, plain)}
     metadata = {"vivi": json.dumps(about)}  # one entry, as safetensors would write several in any order
     with storage(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,14 +93,9 @@ def _step(path: Path) -> int:
     return int(path.stem[5:])
 
 
-def checksum(version: int, step: int, tensors: Mapping[str, Tensor]) -> str:
-    """A CRC-32 of all that a checkpoint says; the tensors are plain ones, see _plain."""
-    value = zlib.crc32(f"{version} {step}".encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
-        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
-    return f"{value:08x}"
+def _checksum(step: int, tensors: Mapping[str, Tensor]) -> str:
+    """Of all that a checkpoint says; the tensors are plain ones."""
+    return checksum(f"{FORMAT_VERSION} {step}", tensors)
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -121,15 +115,17 @@ def _read(path: Path) -> tuple[int, dict[str, Tensor]]:
     try:
         with safetensors.safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["vivi"])
-            version, step, sum_then = (about[name] for name in ("format_version", "step", "checksum"))
+            # First: of another version, nothing else is known, not even how its checksum is made.
+            version = about["format_version"]
+            if type(version) is int and version != FORMAT_VERSION:
+                raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")
+            step, sum_then = about["step"], about["checksum"]
             # Cloned, as what safe_open gives may still be the file itself, mapped.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise _Damaged(" ".join(str(error).split())) from None
-    if sum_then != checksum(version, step, tensors):
+    if version != FORMAT_VERSION or sum_then != _checksum(step, tensors):
         raise _Damaged("its content does not match its checksum")
-    if version != FORMAT_VERSION:
-        raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")
     if step != _step(path):
         raise _Damaged(f"it holds step {step}")
     return step, tensors

@@ -17,6 +17,13 @@ from vivi.recipes import Recipe
 from vivi.training.sources import Sources
 from vivi.video.corpus import Corpus
 
+# A fingerprint that has changed, in words, and the place that it is of.
+IN_WORDS = {
+    "corpus_fingerprint": ("another corpus", "corpus"),
+    "images_fingerprint": ("other images", "images"),
+    "labels_fingerprint": ("the labels of other images", "images"),
+}
+
 
 @dataclass(frozen=True)
 class Data:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ from torch import Tensor
 from vivi.errors import UserError, first_line
 
 T = TypeVar("T")
+
+# Seconds. torchrun ends all processes as soon as one ends, and the first one is still to say why.
+_TIME_TO_SPEAK = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,21 +75,45 @@ class World:
         dist.all_reduce(count)
         return bool(count.item() > 0)
 
+    def from_first(self, value: T) -> T:
+        """The first process's value, whatever it is."""
+        if self.size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values)
+        return values[0]
+
+    def copy_first(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces each tensor by that of the first process."""
+        for tensor in tensors if self.size > 1 else ():
+            message = tensor.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(message, 0)
+            if self.rank > 0:
+                tensor.copy_(message)
+
+    def together(self, action: Callable[[], T]) -> T:
+        """What this process gets from an action that every process takes; where one of them fails, all end, and the
+        first one says why. The action itself must not wait for the others."""
+        failure: Exception | None = None
+        try:
+            result = action()
+        except Exception as error:
+            failure = error
+        said = "" if failure is None else first_line(failure)
+        told = self.gather_objects((failure is not None, socket.gethostname(), said))
+        if not any(failed for failed, _, _ in told):
+            return result
+        if failure is not None and (self.rank == 0 or not isinstance(failure, UserError)):
+            raise failure
+        if self.rank > 0:
+            sys.exit(1)
+        number, (_, host, said) = next((number, one) for number, one in enumerate(told) if one[0])
+        raise UserError(f"process {number} of {self.size}, on {host}: {said}")
+
     def first_alone(self, action: Callable[[], T]) -> T | None:
         """What the first process gets from an action that the others wait for; where it fails, all end, and the first
         one says why."""
-        result: T | None = None
-        failure: Exception | None = None
-        if self.rank == 0:
-            try:
-                result = action()
-            except Exception as error:
-                failure = error
-        if self.any(failure is not None):
-            if failure is None:
-                sys.exit(1)
-            raise failure
-        return result
+        return self.together(lambda: action() if self.rank == 0 else None)
 
 
 @contextmanager
@@ -100,10 +129,16 @@ def join_world(device: str) -> Iterator[World]:
         torch.cuda.set_device(here)
     # Building the index of a large corpus, which the others wait for, takes minutes.
     dist.init_process_group("nccl" if here.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+    quiet = False
     try:
         yield World(here, rank, size)
+    except SystemExit:  # of a process that leaves it to the first one to say why
+        quiet = True
+        raise
     finally:
         dist.destroy_process_group()
+        if quiet:
+            time.sleep(_TIME_TO_SPEAK)
 
 
 @contextmanager

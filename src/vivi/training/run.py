@@ -24,7 +24,7 @@ from vivi.errors import UserError
 from vivi.recipe_files import differences, read_recipe, recipe_json
 from vivi.recipes import Recipe
 from vivi.storage import storage, write_atomically
-from vivi.training.data import Data
+from vivi.training.data import IN_WORDS, Data
 
 # What write_atomically leaves behind of our files when it is killed.
 _OURS = re.compile(r"(recipe\.json|run\.json|metrics\.jsonl|\w+\.png|(encoder|classifier)\.\w+)\.\d+\.tmp")
@@ -80,11 +80,7 @@ def _check_same(out: Path, before: Recipe, recipe: Recipe, data: Data) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{out / 'run.json'} is missing or damaged ({error}); choose another --out") from None
     for name in changed:
-        what, where = {
-            "corpus_fingerprint": ("another corpus", "corpus"),
-            "images_fingerprint": ("other images", "images"),
-            "labels_fingerprint": ("the labels of other images", "images"),
-        }[name]
+        what, where = IN_WORDS[name]
         raise UserError(
             f"{out} was begun on {what} than {places[where]} has now (it was {about.get(where)}); "
             "go on with what it was, or choose a new --out"

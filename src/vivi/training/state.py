@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vivi.errors import UserError
 from vivi.recipes import Optimiser
+from vivi.training.distributed import World
 
 
 def build_optimiser(model: nn.Module, settings: Optimiser) -> torch.optim.SGD:
@@ -45,3 +46,12 @@ def load_state(model: nn.Module, optimiser: torch.optim.SGD, tensors: Mapping[st
         if momentum is not None:
             # As the parameter lies in memory, so that the same kernels run as before.
             optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+
+
+def share_state(model: nn.Module, optimiser: torch.optim.SGD, world: World) -> None:
+    """Gives every process what state_tensors gives in the first one."""
+    parameters = dict(model.named_parameters())
+    moving = [name for name, parameter in parameters.items() if optimiser.state.get(parameter)]
+    for name in world.from_first(moving):
+        optimiser.state[parameters[name]].setdefault("momentum_buffer", torch.empty_like(parameters[name]))
+    world.copy_first(list(state_tensors(model, optimiser).values()))

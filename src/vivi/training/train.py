@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from vivi.recipe_checks import check_recipe
 from vivi.recipe_files import batch_in_words, differences
 from vivi.recipes import Recipe
 from vivi.storage import StorageError, locked
+from vivi.training.agreement import check_agreement
 from vivi.training.checkpoint import restore
 from vivi.training.curves import draw_curves
 from vivi.training.data import Data, image_stream, open_data, video_stream
@@ -33,7 +34,7 @@ from vivi.training.monitor import MOST_IMAGES, read_watched
 from vivi.training.progress import TrainProgress
 from vivi.training.run import open_run
 from vivi.training.sources import Sources
-from vivi.training.state import build_optimiser, load_state
+from vivi.training.state import build_optimiser, load_state, share_state
 from vivi.training.stop import StopRequest
 
 
@@ -51,11 +52,9 @@ def train(
     """
     machine, named = machine or Machine(), named or recipe
     console = console or Console(markup=False, highlight=False)
-    with said_once():
-        check_recipe(recipe)
-        machine.check()
     try:
         with join_world(machine.device) as world, ExitStack() as stack:
+            world.together(lambda: _check(recipe, machine, world))
             world.first_alone(lambda: stack.enter_context(locked(out, "vivi train")))
             _train(recipe, named, sources, out, machine, console if world.rank == 0 else Console(quiet=True), world)
     except StorageError as error:
@@ -74,35 +73,40 @@ def check_runs(recipes: Sequence[Recipe], sources: Sources) -> None:
             build_model(recipe, open_data(recipe, sources).classes)
 
 
+def _check(recipe: Recipe, machine: Machine, world: World) -> None:
+    check_recipe(recipe)
+    machine.check()
+    world.cores(recipe.batch.cores)
+
+
 def _train(
     recipe: Recipe, named: Recipe, sources: Sources, out: Path, machine: Machine, console: Console, world: World
 ) -> None:
-    with said_once():
-        mine = world.cores(recipe.batch.cores)
-        data = world.first_alone(lambda: open_data(recipe, sources)) or open_data(recipe, sources)
-        classes = data.labelled.classes if data.labelled else ()
-        model = build_model(recipe, len(classes)).to(world.device)
-        at_once = set_up(model, recipe, machine, len(mine), world)
-        world.first_alone(lambda: open_run(out, recipe, named, data))
-        optimiser = build_optimiser(model, recipe.optimiser)
-        start = _restore(model, optimiser, out, console, world)
-        _describe(recipe, named, model, data, world, console)
-        if start >= recipe.steps:
-            if world.rank == 0:  # once more, in case the run was killed before it came to this
-                write_results(out, model, classes, recipe.name, start)
-                draw_curves(out)
-            console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
-            return
-        if start:
-            console.print(f"going on after step {start}")
-        watched = read_watched(data.index, data.test, model.encoder.architecture.size) if world.rank == 0 else None
-        for part in (watched.held_out, watched.test) if watched else ():
-            if part is not None and part.note:
-                console.print(part.note, style="yellow", soft_wrap=True)
+    opened = world.first_alone(lambda: open_data(recipe, sources))  # and keeps an index, which the others find
+    data = world.together(lambda: opened or open_data(recipe, sources))
+    check_agreement(world, recipe, data)
+    classes = data.labelled.classes if data.labelled else ()
+    model, at_once = world.together(lambda: _build(recipe, data, machine, world))
+    optimiser = build_optimiser(model, recipe.optimiser)
+    world.first_alone(lambda: open_run(out, recipe, named, data))
+    start = _restore(model, optimiser, out, console, world)
+    world.first_alone(lambda: _describe(recipe, named, model, data, world, console))
+    if start >= recipe.steps:
+        # Once more, in case the run was killed before it came to this.
+        world.first_alone(lambda: _write_all(out, model, classes, recipe.name, start))
+        console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
+        return
+    if start:
+        console.print(f"going on after step {start}")
+    watched = world.first_alone(lambda: read_watched(data.index, data.test, model.encoder.architecture.size))
+    for part in (watched.held_out, watched.test) if watched else ():
+        if part is not None and part.note:
+            console.print(part.note, style="yellow", soft_wrap=True)
 
     with ExitStack() as stack:
-        batches = stack.enter_context(open_batches(data, recipe, machine, world, start, console))
-        log = stack.enter_context(_metrics_log(out, start or -1, world))
+        opening = open_batches(data, recipe, machine, world, start, console)
+        batches = world.together(lambda: stack.enter_context(opening))
+        log = world.first_alone(lambda: stack.enter_context(MetricsLog(out, start or -1)))
         stop = stack.enter_context(StopRequest())
         progress = stack.enter_context(TrainProgress(start, recipe.steps, console))
         pictures = Pictures(batches, recipe, world.device, model.encoder.precision)
@@ -118,32 +122,42 @@ def _train(
         raise KeyboardInterrupt
 
 
-@contextmanager
-def _metrics_log(out: Path, restored_step: int, world: World) -> Iterator[MetricsLog | None]:
-    if world.rank > 0:
-        yield None
-        return
-    with MetricsLog(out, restored_step) as log:
-        yield log
+def _build(recipe: Recipe, data: Data, machine: Machine, world: World) -> tuple[Vivi, AtOnce]:
+    model = build_model(recipe, data.classes).to(world.device)
+    return model, set_up(model, recipe, machine, len(world.cores(recipe.batch.cores)), world)
+
+
+def _write_all(out: Path, model: Vivi, classes: tuple[str, ...], recipe: str, step: int) -> None:
+    write_results(out, model, classes, recipe, step)
+    draw_curves(out)
 
 
 def _restore(model: Vivi, optimiser: torch.optim.SGD, out: Path, console: Console, world: World) -> int:
-    """Puts the newest valid checkpoint in place; returns its step, or 0. The first process sets bad ones aside."""
+    """Puts the newest valid checkpoint in place; returns its step, or 0.
+
+    The first process reads it and gives it to the others: they may see another folder, or none. They are also given
+    the weights of a run that begins.
+    """
 
     def warn(line: str) -> None:
         console.print(line, style="yellow", soft_wrap=True)
 
-    folder = out / "checkpoints"
-    restored = world.first_alone(lambda: restore(folder, warn))
-    if world.rank > 0:
+    def read() -> int:
+        folder = out / "checkpoints"
         restored = restore(folder, warn)
-    if restored is None:
-        if (out / "encoder.json").exists():  # written with each checkpoint
-            raise UserError(f"{out} was trained before, and {folder} is gone: put it back, or choose another --out")
-        return 0
-    step, tensors = restored
-    load_state(model, optimiser, tensors)
-    return step
+        if restored is None:
+            if (out / "encoder.json").exists():  # written with each checkpoint
+                raise UserError(
+                    f"{out} was trained before, and {folder} is gone: put it back, or choose another --out"
+                )
+            return 0
+        step, tensors = restored
+        load_state(model, optimiser, tensors)
+        return step
+
+    start = world.from_first(world.first_alone(read)) or 0
+    share_state(model, optimiser, world)
+    return start
 
 
 def _describe(

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import timm
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vivi import recipes
-from vivi.errors import UserError, first_line
+from vivi.errors import UserError, check_ranges, first_line
 from vivi.model.encoder import (
     Architecture,
     create_backbone,
@@ -36,6 +36,8 @@ from vivi.model.encoder import (
     named_architecture,
     read_encoder,
 )
+from vivi.model.files import check_tensors
+from vivi.recipe_checks import SIZES
 from vivi.recipe_files import find_recipe
 from vivi.transfer import foreign
 
@@ -43,6 +45,7 @@ VTAB_SIZE = 224
 LEARNING_RATES = (0.1, 0.01)
 TI_LEARNING_RATES = (0.01, 0.005, 0.001)  # the paper's: TI diverges at higher ones
 
+# NAME is one of timm's own: hf-hub:, local-dir: and the like are refused by named_architecture.
 SOURCES = "a run's folder, timm:NAME, untrained:NAME, ms:FILE, mt-ssl:FILE or ti:FILE"
 
 
@@ -170,6 +173,7 @@ def _untrained(name: str, size: int) -> _Found:
         architecture = _at_size(_timm_architecture(name), size)
     elif name in recipes.RECIPES or name.endswith(".json") or os.path.exists(name):
         recipe = find_recipe(name)
+        check_ranges(recipe.augment, {"size": SIZES}, "augment.")
         name, settings = recipe.name, recipe.encoder
         architecture = named_architecture(settings, size or recipe.augment.size)
     else:
@@ -247,6 +251,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             raise UserError(f"there is no file of weights {path}")
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
+            with safe_open(path, "pt") as file:
+                check_tensors(content, file.metadata(), path)
         elif path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
                 named = ((name, arrays[name]) for name in arrays.files)
