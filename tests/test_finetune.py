@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from small_tasks import write_task
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms.v2 import functional as vision
 
+from vivi.errors import UserError
 from vivi.transfer.examples import Examples, Task
 from vivi.transfer.features import read_image
 from vivi.transfer.finetune import Tuner, Tuning, batch_order, learning_rate
@@ -172,6 +175,19 @@ def test_a_damaged_checkpoint_of_a_run_only_costs_its_steps(model: Model, task: 
     seen: list[int] = []
     tuner.accuracy(train, train, task.classes, tuning, tmp_path / "run", 1e9, watched(seen))
     assert seen == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_of_a_later_version_is_left_alone(model: Model, task: Task, tmp_path: Path) -> None:
+    tuning, train = Tuning(Setting(0.05, 4), batch=16), pictures(task.sweep)
+    tuner = Tuner(model, CPU)
+    later = tmp_path / "run" / "step-00000002.safetensors"
+    later.parent.mkdir()
+    about = {"format_version": 99, "step": 2, "checksum": "0"}
+    save_file({"network.weight": torch.zeros(2)}, later, {"vivi": json.dumps(about)})
+    content = later.read_bytes()
+    with pytest.raises(UserError, match="has format version 99"):
+        tuner.accuracy(train, train, task.classes, tuning, tmp_path / "run", 1e9, watched([]))
+    assert later.read_bytes() == content
 
 
 def test_micro_batches_add_up_to_the_batch_where_no_statistics_are_taken(task: Task) -> None:

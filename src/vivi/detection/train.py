@@ -32,11 +32,11 @@ from vivi.detection.settings import Machine, Tuned
 from vivi.errors import UserError
 from vivi.recipes import Optimiser
 from vivi.storage import write_atomically
-from vivi.training.checkpoint import restore, save
+from vivi.training.checkpoint import NothingToRestore, restore, save
 from vivi.training.distributed import World
 from vivi.training.metrics import MetricsLog
 from vivi.training.schedule import learning_rate
-from vivi.training.state import build_optimiser, load_state, state_tensors
+from vivi.training.state import build_optimiser, load_state, share_state, state_tensors
 from vivi.training.stop import StopRequest
 
 DECAY_AT = (2 / 3, 8 / 9)  # where the learning rate falls to a tenth: 60,000 and 80,000 of 90,000
@@ -252,27 +252,30 @@ class _Attempt:
         self.saved = time.monotonic()
 
     def _restore(self) -> int:
-        """Puts the checkpoint of an interrupted attempt in place; returns its step."""
-        folder, world = self.folder / "checkpoints", self.job.world
+        """Puts the checkpoint of an interrupted attempt in place; returns its step. The first process reads it and
+        gives it to the others: they may see another folder, or none."""
+        world = self.job.world
+        start, self.losses, unreadable = world.from_first(world.first_alone(self._read)) or (0, [], [])
+        self.unreadable.update(unreadable)
+        share_state(self.detector, self.optimiser, world)
+        return start
+
+    def _read(self) -> tuple[int, list[float], list[str]] | None:
+        """The step, losses and unreadable images of the checkpoint; its tensors go where they belong."""
 
         def warn(line: str) -> None:
             self.job.console.print(line, style="yellow", soft_wrap=True)
 
-        def read() -> tuple[int, dict[str, Tensor]] | None:
-            try:
-                return restore(folder, warn)
-            except UserError as error:  # the only one is damaged
-                warn(f"{error}; this run begins anew")
-                rmtree(folder, ignore_errors=True)
-                return None
-
-        restored = world.first_alone(read)
-        if world.rank > 0:
-            restored = read()
+        folder = self.folder / "checkpoints"
+        try:
+            restored = restore(folder, warn)
+        except NothingToRestore as error:
+            warn(f"{error}; this run begins anew")
+            rmtree(folder, ignore_errors=True)
+            return None
         if restored is None:
-            return 0
+            return None
         step, tensors = restored
-        self.losses = tensors.pop("losses").tolist()
-        self.unreadable.update(json.loads(bytes(tensors.pop("unreadable").tolist())))
+        losses, unreadable = tensors.pop("losses").tolist(), json.loads(bytes(tensors.pop("unreadable").tolist()))
         load_state(self.detector, self.optimiser, tensors)
-        return step
+        return step, losses, unreadable

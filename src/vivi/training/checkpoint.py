@@ -30,6 +30,10 @@ class _Damaged(Exception):
     """Why a checkpoint cannot be trusted."""
 
 
+class NothingToRestore(UserError):
+    """Damaged checkpoints are all there is."""
+
+
 def save(folder: Path, step: int, tensors: Mapping[str, Tensor], keep: int = 3) -> Path:
     """Writes the checkpoint of a step, then removes all but the newest `keep`; returns its path.
 
@@ -75,7 +79,7 @@ def restore(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, T
         return None
     what = lost[0] if lost else f"{aside[-1]} is damaged"
     todo = "put a good one there, or choose another --out"
-    raise UserError(f"{what}, and there is no other checkpoint to go on from; {todo}")
+    raise NothingToRestore(f"{what}, and there is no other checkpoint to go on from; {todo}")
 
 
 def checkpoints(folder: Path) -> list[Path]:

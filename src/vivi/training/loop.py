@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
+from vivi.console import SafeConsole
 from vivi.errors import UserError
 from vivi.model.classifier import Classifier, write_classifier
 from vivi.model.encoder import write_encoder
@@ -171,7 +172,7 @@ class Training:
         for line in sorted(self.feed.pictures.batches.damaged() - self.damaged):
             self.damaged.add(line)
             # Each process says what it met itself; the console is the first one's alone.
-            console = self.console if self.world.rank == 0 else Console(stderr=True, markup=False, highlight=False)
+            console = self.console if self.world.rank == 0 else SafeConsole(stderr=True)
             console.print(line, style="yellow", soft_wrap=True)
 
     def _check_finite(self) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from vivi.batches.frames import FrameStream
 from vivi.batches.image_stream import ImageStream
+from vivi.console import SafeConsole
 from vivi.errors import UserError, first_line
 from vivi.model.encoder import describe
 from vivi.model.vivi import Vivi, build_model
@@ -51,7 +52,7 @@ def train(
     Raises KeyboardInterrupt when a signal asked it to stop, after saving. `named` is the recipe before overrides.
     """
     machine, named = machine or Machine(), named or recipe
-    console = console or Console(markup=False, highlight=False)
+    console = console or SafeConsole()
     try:
         with join_world(machine.device) as world, ExitStack() as stack:
             world.together(lambda: _check(recipe, machine, world))

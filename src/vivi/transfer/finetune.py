@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from vivi.errors import UserError, first_line
 from vivi.model.encoder import memory_format
-from vivi.training.checkpoint import restore, save
+from vivi.training.checkpoint import NothingToRestore, restore, save
 from vivi.transfer.features import evaluating
 from vivi.transfer.models import Model
 from vivi.transfer.pictures import Pictures
@@ -195,7 +195,7 @@ def _restored(checkpoints: Path, network: nn.Module, optimiser: torch.optim.SGD)
     """Puts the checkpoint of an interrupted run in place; returns its step. A damaged one is not worth a stop."""
     try:
         restored = restore(checkpoints, lambda line: None)
-    except UserError:
+    except NothingToRestore:
         rmtree(checkpoints, ignore_errors=True)
         return 0
     if restored is None:

@@ -20,6 +20,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from vivi.console import SafeConsole
 from vivi.errors import UserError, check_ranges
 from vivi.machine import available_cores
 from vivi.storage import StorageError, locked
@@ -97,7 +98,7 @@ def prepare(
     Returns the rows of videos.parquet.
     """
     settings, machine = settings or PrepareSettings(), machine or Machine()
-    console = console or Console()
+    console = console or SafeConsole()
     settings.check()
     machine.check()
     listing = list_sources(arguments)
