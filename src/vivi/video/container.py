@@ -69,8 +69,6 @@ def _open(path: Path | str, opened: ExitStack) -> InputContainer:
             file, "r", buffer_size=IO_BYTES, container_options=options, **ANY_METADATA
         )
         return opened.enter_context(container)
-    except MemoryError:
-        raise
     except InvalidDataError:
         raise UnusableVideo("not a video, or its start is damaged") from None
     except (FFmpegError, OSError) as error:

@@ -105,8 +105,6 @@ def sample_frames(
                     continue
                 try:
                     image = scaler.upright_rgb(frame, decoding.pixel_aspect)
-                except MemoryError:
-                    raise
                 except FFmpegError as error:
                     info.note(f"{frame.format.name} pictures cannot be converted: {in_words(error)}")
                     continue
@@ -235,8 +233,6 @@ class _Pass:
             for packet in self._needed(packets, stream) if self.watching else packets:
                 try:
                     frames = stream.decode(packet)
-                except MemoryError:
-                    raise
                 except FFmpegError:
                     damaged += 1
                     continue
@@ -315,8 +311,6 @@ class _Pass:
         while True:
             try:
                 packet = next(packets, None)
-            except MemoryError:
-                raise
             except (FFmpegError, OSError) as error:
                 self.info.note(f"reading broke off: {in_words(error)}")
                 break

@@ -113,12 +113,10 @@ def prepare_video(task: VideoTask, report: Callable[[float, float], None] | None
         done = _write_piece(task, heartbeat)
     except UnusableVideo as error:
         done = PreparedVideo(skipped_row(task, str(error)))
-    except MemoryError:
-        done = PreparedVideo(skipped_row(task, "needs more memory than this machine has"))
     except TookTooLong:
         reason = f"takes longer than {task.limits.minutes:g} minutes (--video-minutes)"
         done = PreparedVideo(skipped_row(task, reason))
-    except (ValueError, RuntimeError, ArithmeticError, LookupError) as error:
+    except (MemoryError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
         # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
         reason = f"decoding failed: {type(error).__name__}: {first_line(error)}"
         done = PreparedVideo(skipped_row(task, reason))
