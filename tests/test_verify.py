@@ -173,7 +173,6 @@ def test_wrong_times_and_missing_frames_are_named(copy: Path, change: Callable[[
     ("change", "problem"),
     [
         (lambda rows: rows.pop(), "ends after"),
-        (lambda rows: rows.append(rows[-1]), "but videos.parquet says no more rows"),
         (lambda rows: rows[-1].update(video="another"), "of 'another', but videos.parquet says shot"),
         (lambda rows: rows[-1].update(video=None), "of None, but videos.parquet says shot"),
         (lambda rows: rows[-1].update(shot=99), "is shot 99 of"),
@@ -269,3 +268,9 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_is_read(copy: 
     (copy.parent / "page").write_text("mine")
     with pytest.raises(UserError, match="is a file; give --out a folder"):
         verify(copy, copy.parent / "page", Console(quiet=True))
+
+
+def test_rows_that_no_video_claims_are_passed_over(copy: Path) -> None:
+    """Such as those of a file that changed and was prepared again, into another shard."""
+    change_rows(copy, 0, lambda rows: rows.append(rows[-1] | {"frames": [b"damaged"] * len(rows[-1]["frames"])}))
+    assert not verified(copy)[0].what_to_do

@@ -146,6 +146,9 @@ def check_shard(path: Path, number: int, videos: pa.Table, progress: _Progress) 
         for batch in _batches(path):
             before = checked.frames
             for row in range(batch.num_rows):
+                if not rows.is_claimed():
+                    rows.row += 1
+                    continue
                 shot = {name: batch.column(name)[row] for name in SHOT_SCHEMA.names}
                 rows.check(shot["video"].as_py(), shot["shot"].as_py(), _check_shot(shot, checked, rows), checked)
             progress.add(checked.frames - before)
@@ -217,10 +220,14 @@ class _Rows:
         self.right = True  # so far; after one wrong row, the others say nothing new
         self.last = ("", -np.inf)  # video and time
 
+    def is_claimed(self) -> bool:
+        """Whether some video says that it has the next row. Others are of files that changed and were prepared
+        again; nobody reads them."""
+        return not self.right or (self.video < len(self.names) and self.row >= self.starts[self.video])
+
     def check(self, video: str | None, shot: int | None, frames: int, checked: Checked) -> None:
-        """The next row says that it is this shot, and has so many frames."""
-        claimed = self.video < len(self.names) and self.row >= self.starts[self.video]
-        if self.right and claimed:  # other rows are of files that changed and were prepared again
+        """The next row, a claimed one, says that it is this shot, and has so many frames."""
+        if self.right:
             expected = self.names[self.video], self.shot
             if (video, shot) != expected:
                 self.right = False

@@ -32,7 +32,7 @@ def videos_by_place(corpus: Corpus) -> pa.Table:
         "shard": shard >= 0,
         "shots": shots >= 1,
         "frames": frames >= shots,
-        "first_row": first_row >= free,
+        "first_row": (first_row >= free) & (first_row < 2**31),
         "seconds": (seconds >= 0) & (seconds < 1e10),  # 300 years
     }
     for name, right in checks.items():
