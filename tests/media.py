@@ -238,6 +238,16 @@ def cut_start_by_edit_list(path: Path, seconds: float) -> None:
     path.write_bytes(content)
 
 
+def write_header_bomb(path: Path, samples: int) -> Path:
+    """A small MP4 whose header promises so many samples of one size: FFmpeg lists them all in memory."""
+    content = bytearray(Clip().write(path, 10).read_bytes())
+    struct.pack_into(">II", content, atom(bytes(content), b"stsz") + 4, 4, samples)
+    struct.pack_into(">I", content, atom(bytes(content), b"stts") + 8, samples)
+    struct.pack_into(">I", content, atom(bytes(content), b"stsc") + 12, samples)
+    path.write_bytes(content)
+    return path
+
+
 def damage(content: bytes, rng: np.random.Generator) -> bytes:
     """A damaged copy: flipped bytes, a cut, swapped, doubled or zeroed blocks, or a wrecked header."""
     data = bytearray(content)

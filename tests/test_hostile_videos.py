@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +18,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from clips import CLIPS
 from conftest import PEAK, Run, contents, reasons, write_video
-from media import Clip, atom, damage
+from media import Clip, damage, write_header_bomb
 from PIL import Image
 
 from vivi.errors import UserError
@@ -29,16 +28,6 @@ from vivi.video.piece import PrepareSettings, VideoTask, finished_piece, prepare
 from vivi.video.prepare import Machine, prepare
 from vivi.video.sources import Source
 from vivi.video.statistics import corpus_statistics
-
-
-def write_header_bomb(path: Path, samples: int) -> Path:
-    """A small MP4 whose header promises so many samples of one size: FFmpeg lists them all in memory."""
-    content = bytearray(Clip().write(path, 10).read_bytes())
-    struct.pack_into(">II", content, atom(bytes(content), b"stsz") + 4, 4, samples)
-    struct.pack_into(">I", content, atom(bytes(content), b"stts") + 8, samples)
-    struct.pack_into(">I", content, atom(bytes(content), b"stsc") + 12, samples)
-    path.write_bytes(content)
-    return path
 
 
 def test_raw_frames_do_not_pile_up_in_a_worker(tmp_path: Path) -> None:
