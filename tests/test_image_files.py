@@ -20,11 +20,7 @@ from vivi.transfer.features import read_image
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 
 
-def read_quietly(path: Path) -> Tensor:
-    return read_picture(path, quiet=True)
-
-
-READERS: list[Callable[[Path], Tensor]] = [read_image, read_quietly, read_picture, read_whole_picture]
+READERS: list[Callable[[Path], Tensor]] = [read_image, read_picture, read_whole_picture]
 
 
 def noise(seed: int = 0) -> Image.Image:
@@ -56,7 +52,7 @@ def damaged(image: bytes, seed: int) -> bytes:
     return bytes(content[: -len(content) // 3] if seed % 3 == 0 else content)
 
 
-@pytest.mark.parametrize("read", [read_image, read_quietly, read_whole_picture])
+@pytest.mark.parametrize("read", [read_image, read_picture, read_whole_picture])
 @pytest.mark.parametrize("kind", ["JPEG", "tiff_lzw", "tiff_adobe_deflate", "jpeg", "group4"])
 def test_decoders_of_damaged_images_do_not_write_on_the_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], read: Callable[[Path], Tensor], kind: str

@@ -8,7 +8,7 @@ python_version=${PYTHON_VERSION:-3.12}
 mkdir -p scratch/gpu/wheels
 # torch, torchvision, timm, pyarrow, rich, matplotlib and tensorboard are expected there.
 "${PYTHON:-.venv/bin/python}" -m pip download --quiet --dest scratch/gpu/wheels --no-deps --only-binary=:all: \
-    --python-version "$python_version" av tyro docstring-parser typeguard safetensors
+    --python-version "$python_version" av simplejpeg tyro docstring-parser typeguard safetensors
 if [ $# -gt 0 ]; then
     rm -rf scratch/gpu/videos
     cp -r "$1" scratch/gpu/videos

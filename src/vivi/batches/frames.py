@@ -5,12 +5,10 @@ What stands for a frame depends on the corpus alone, not on what else a batch wa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torchvision.io import ImageReadMode
 
 from vivi.batches.index import Index, read_frames
 from vivi.batches.loader import Core, Pictures, decoded
@@ -19,13 +17,12 @@ from vivi.batches.pixels import Pixels, pack
 from vivi.batches.sampler import Plan, eligible, plan
 from vivi.errors import first_line
 from vivi.recipes import Batch
-from vivi.video.jpeg import is_intact
+from vivi.video.jpeg import decode_jpeg, is_intact
 
 GREY = torch.full((3, 32, 32), 128, dtype=torch.uint8)
 """Stands for a frame whose shot has none that can be decoded."""
 _AT_ONCE = 1024  # frames that the device decodes together
 Buffer = bytes | memoryview
-_IN_SOURCE = re.compile(r"^\w+, \S+\.cpp:\d+, ")  # where in its source torchvision says so
 _JPEG_ENDS = b"\xff\xd8", b"\xff\xd9"
 
 
@@ -69,11 +66,10 @@ class FrameStream:
         """A frame, or the nearest of its shot that can be decoded (or grey), and then a line that says so."""
         try:
             return decode(jpeg), []
-        except (RuntimeError, ValueError) as error:
+        except ValueError as error:
             within = shot - int(self.index.first_shot[video])
             where = f"video {self.index.video_name(video)} shot {within} frame {number}"
-            reason = _IN_SOURCE.sub("", first_line(error))
-            line = f"damaged, its neighbour takes its place: {where}: {reason}"
+            line = f"damaged, its neighbour takes its place: {where}: {first_line(error)}"
             return _nearest(self.index, video, shot, number), [line]
 
     def decode(self, cores: Sequence[Core], device: torch.device) -> tuple[Pixels, list[str]]:
@@ -136,7 +132,7 @@ def _nearest(index: Index, video: int, shot: int, number: int) -> Tensor:
     for other in sorted(range(int(index.frames[shot])), key=lambda other: (abs(other - number), other))[1:]:
         try:
             return decode(read_frames(index, video, shot, [other])[0])
-        except (RuntimeError, ValueError):
+        except ValueError:
             continue
     return GREY
 
@@ -150,7 +146,4 @@ def decode(jpeg: Buffer) -> Tensor:
         raise ValueError("empty")
     if not is_intact(jpeg):
         raise ValueError("its checksum is wrong")
-    content = torch.frombuffer(bytearray(jpeg) if isinstance(jpeg, bytes) else jpeg, dtype=torch.uint8)
-    # decode_jpeg without its checks and warnings, which take Python's lock from others, 8,000 times a second.
-    frame: Tensor = torch.ops.image.decode_jpeg(content, ImageReadMode.RGB.value, False)
-    return frame
+    return torch.from_numpy(decode_jpeg(jpeg)).permute(2, 0, 1)

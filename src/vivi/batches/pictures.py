@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.io import ImageReadMode
 from torchvision.transforms.v2 import functional as vision
 
 from vivi.batches.nvjpeg import decode_jpegs
 from vivi.images import as_rgb, image_errors, open_image
+from vivi.video.jpeg import decode_jpeg
 
 LARGEST = 512
 """Pixels of a picture's short side at most: crops are seen at 224, and batches stay small."""
@@ -32,21 +32,20 @@ _END_OF_JPEG = b"\xff\xd9"
 _HEADER = 1 << 16  # bytes that are read to see what a file is
 
 
-def read_picture(path: Path, encoded: bool = False, quiet: bool = False) -> Tensor:
+def read_picture(path: Path, encoded: bool = False) -> Tensor:
     """A picture as RGB, uint8 (3, height, width), reduced to LARGEST.
 
-    With `encoded`, a plain JPEG is not decoded: its bytes, uint8 (length,), are for `decode_on`. With `quiet`, Pillow
-    decodes all of them: torchvision's decoder takes two thirds of the time, but writes on the terminal about damaged
-    ones. Raises ValueError or OSError with a reason in one line that does not name the path.
+    With `encoded`, a plain JPEG is not decoded: its bytes, uint8 (length,), are for `decode_on`. Raises ValueError or
+    OSError with a reason in one line that does not name the path.
     """
     with image_errors(), open(path, "rb") as file:
-        return _read(file, encoded, quiet)
+        return _read(file, encoded)
 
 
 def read_whole_picture(path: Path) -> Tensor:
-    """The same, quietly, at whatever size the file has it."""
+    """The same, at whatever size the file has it."""
     with image_errors(), open(path, "rb") as file:
-        return _read(file, quiet=True, whole=True)
+        return _read(file, whole=True)
 
 
 def decode_on(device: torch.device | str, pictures: Sequence[Tensor]) -> list[Tensor | str]:
@@ -77,21 +76,20 @@ def _decode_on_cpu(jpeg: Tensor, device: torch.device) -> Tensor | str:
     return pixels.to(device)
 
 
-def _read(file: BinaryIO, encoded: bool = False, quiet: bool = False, whole: bool = False) -> Tensor:
+def _read(file: BinaryIO, encoded: bool = False, whole: bool = False) -> Tensor:
     """The picture in an open file. Only its header is read before it is known to be of a bearable size."""
     start = file.read(_HEADER)
     if not start:
         raise ValueError("it is empty")
-    size = None if quiet else plain_jpeg_size(start)
-    if size is not None and size[0] * size[1] <= _MOST_ENCODED and (encoded or _reduced(size) == size):
+    size = plain_jpeg_size(start)
+    if size is not None and size[0] * size[1] <= _MOST_ENCODED and (encoded or whole or _reduced(size) == size):
         jpeg = bytearray(start + file.read())
         # One that lacks its end is for Pillow, which notices.
         if jpeg.endswith(_END_OF_JPEG):
-            content = torch.frombuffer(jpeg, dtype=torch.uint8)
             if encoded:
-                return content
-            with suppress(RuntimeError):  # Pillow has the last word, and says in fewer words what is wrong
-                return _decode_jpeg(content)
+                return torch.frombuffer(jpeg, dtype=torch.uint8)
+            with suppress(ValueError):  # Pillow has the last word, and says in fewer words what is wrong
+                return torch.from_numpy(decode_jpeg(jpeg)).permute(2, 0, 1)
     file.seek(0)
     with open_image(file) as image:
         return _pixels(image, image.size if whole else _reduced(image.size))
@@ -119,12 +117,6 @@ def plain_jpeg_size(start: bytes) -> tuple[int, int] | None:
             return None  # another kind of JPEG, or no header
         place += 2 + length
     return None
-
-
-def _decode_jpeg(content: Tensor) -> Tensor:
-    """A quarter faster than Pillow for a JPEG of ImageNet's size, and nearly all of it without Python's lock."""
-    pixels: Tensor = torch.ops.image.decode_jpeg(content, ImageReadMode.RGB.value, False)
-    return pixels
 
 
 def _pixels(image: Image.Image, size: tuple[int, int]) -> Tensor:

@@ -97,7 +97,7 @@ def _cell(
 
 def _thumbnail(path: Path) -> Image.Image | None:
     try:
-        square = central_square(read_picture(path, quiet=True), THUMBNAIL)
+        square = central_square(read_picture(path), THUMBNAIL)
     except (OSError, ValueError):
         return None
     return Image.fromarray(np.ascontiguousarray(square.permute(1, 2, 0).numpy()))

@@ -94,7 +94,7 @@ def read_squares(files: Iterable[tuple[int, Path]], size: int) -> Iterator[Squar
 def _read_one(path: Path, size: int) -> Tensor | str:
     """The square of an image file, or why there is none."""
     try:
-        return central_square(read_picture(path, quiet=True), size)
+        return central_square(read_picture(path), size)
     except (OSError, ValueError) as error:
         return f"{str(path)!r}: {first_line(error)}"
 

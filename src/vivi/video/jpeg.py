@@ -10,6 +10,7 @@ import io
 import zlib
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -28,7 +29,16 @@ def encode_jpeg(image: NDArray[np.uint8], quality: int) -> bytes:
     return b"".join((jpeg[:_HEADER], _COMMENT, b"%08x" % zlib.crc32(jpeg), jpeg[_HEADER:]))
 
 
-def is_intact(jpeg: bytes | memoryview) -> bool:
+def decode_jpeg(jpeg: bytes | bytearray | memoryview) -> NDArray[np.uint8]:
+    """The picture in a JPEG file, also a grey one, as RGB: (height, width, 3).
+
+    Raises ValueError for whatever libjpeg warns of. Other decoders write its warnings on the terminal and go on.
+    """
+    picture: NDArray[np.uint8] = simplejpeg.decode_jpeg(jpeg, "RGB", strict=True)
+    return picture
+
+
+def is_intact(jpeg: bytes | bytearray | memoryview) -> bool:
     """Whether a file is as it was written, as far as can be told: one without a checksum counts as intact."""
     view = memoryview(jpeg).cast("B")  # Arrow's are of signed bytes
     if view[_HEADER : _HEADER + len(_COMMENT)] != _COMMENT:
