@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import av
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from av.packet import Packet
 from av.video.stream import VideoStream
@@ -21,12 +24,13 @@ from conftest import PEAK, Run, contents, reasons, write_video
 from media import Clip, damage, write_header_bomb
 from PIL import Image
 
+from vivi.batches.index import open_index
 from vivi.errors import UserError
-from vivi.video.corpus import Corpus, read_videos, write_videos
+from vivi.video.corpus import Corpus, read_videos, shard_videos, write_videos
 from vivi.video.decode import sample_frames
 from vivi.video.piece import PrepareSettings, VideoTask, finished_piece, prepare_video
 from vivi.video.prepare import Machine, prepare
-from vivi.video.sources import Source
+from vivi.video.sources import Source, list_sources
 from vivi.video.statistics import corpus_statistics
 
 
@@ -159,6 +163,33 @@ def test_names_that_are_no_text_and_endless_fields_cost_nothing_else(videos: Pat
     }
 
 
+def test_names_that_read_the_same_are_told_apart_or_left_out(videos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "v"
+    folder.mkdir()
+    for name, source in ((b"a\xff.mp4", "a.mp4"), (b"a\\xff.mp4", "b.mp4")):
+        (folder / os.fsdecode(name)).write_bytes((videos / source).read_bytes())
+    first = prepare([folder], tmp_path / "corpus")
+    assert [row.video for row in first] == ["a\\xff.mp4"]
+    assert prepare([folder], tmp_path / "corpus") == first
+    assert list_sources([folder]).notes[0].startswith("left out, as their names read like other files': 1 (")
+
+
+def test_a_manifest_may_hold_paths_as_bytes_and_says_what_it_names_twice(videos: Path, tmp_path: Path) -> None:
+    path = str(videos / "a.mp4")
+    pq.write_table(
+        pa.table({"path": pa.array([path.encode()] * 2), "split": ["train", "test"]}), tmp_path / "m.parquet"
+    )
+    listing = list_sources([tmp_path / "m.parquet"])
+    assert [(source.path, source.split) for source in listing.sources] == [(path, "train")]
+    assert listing.notes == ["named more than once: 1 files (a.mp4 and a.mp4); the first name counts"]
+
+
+def test_an_unclosed_quote_in_a_manifest_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text('path\na.mp4\n"b.mp4\nc.mp4\n')
+    with pytest.raises(UserError, match=r"list.csv cannot be read: unexpected end of data"):
+        list_sources([tmp_path / "list.csv"])
+
+
 def test_a_path_in_a_csv_may_hold_line_breaks(videos: Path, tmp_path: Path) -> None:
     odd = tmp_path / "two\nlines\u2028.mp4"
     odd.write_bytes((videos / "a.mp4").read_bytes())
@@ -191,17 +222,80 @@ def test_pictures_with_exif_come_upright(tmp_path: Path) -> None:
     assert image[:, :20].mean() < 40 and image[:, -20:].mean() > 200
 
 
-def test_a_damaged_table_is_one_line_and_so_is_a_row_that_cannot_be(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_is_one_line(undisturbed: Path, tmp_path: Path) -> None:
     first, *others = read_videos(undisturbed)
     wrong = [replace(first, first_row=10_000), replace(first, shots=500), replace(first, shard=77)]
+    wrong += [replace(first, shots=1 << 29), replace(first, frames=first.frames + 1)]
     for number, row in enumerate(wrong):
         out = tmp_path / str(number)
         shutil.copytree(undisturbed, out)
         write_videos(out, [row, *others])
         with pytest.raises(UserError) as error:
             corpus_statistics(Corpus(out))
+            open_index(Corpus(out))
         assert str(out) in str(error.value) and "\n" not in str(error.value)
-    (out / "videos.parquet").write_bytes(b"PAR1" + os.urandom(300) + b"PAR1")
-    with pytest.raises(UserError) as error:
-        read_videos(out)
-    assert "videos.parquet is damaged" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_no_altered_byte_changes_what_videos_parquet_says(undisturbed: Path, tmp_path: Path) -> None:
+    rows, content = read_videos(undisturbed), (undisturbed / "videos.parquet").read_bytes()
+    refused = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        altered = bytearray(content)
+        altered[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        (tmp_path / "videos.parquet").write_bytes(altered)
+        try:
+            assert read_videos(tmp_path) == rows, seed
+        except UserError as error:
+            assert "videos.parquet is damaged" in str(error) and "\n" not in str(error)
+            refused += 1
+    assert refused > 100
+
+
+def test_a_split_or_status_that_is_none_is_refused(undisturbed: Path, tmp_path: Path) -> None:
+    table = pq.read_table(undisturbed / "videos.parquet").replace_schema_metadata(
+        None
+    )  # as another program writes it
+    for name in ("split", "status"):
+        column = pa.array(["tes|"] * len(table))
+        pq.write_table(table.set_column(table.column_names.index(name), name, column), tmp_path / "videos.parquet")
+        with pytest.raises(UserError, match=f"a video whose {name} is neither"):
+            read_videos(tmp_path)
+
+
+def test_the_rows_in_a_shard_are_not_believed_where_they_were_altered(undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed, tmp_path / "corpus")
+    (tmp_path / "corpus" / "videos.parquet").unlink()
+    shard = tmp_path / "corpus" / "shards" / "00000.arrow"
+    shard.write_bytes(shard.read_bytes().replace(b'"split": "train"', b'"split": "tra1n"'))
+    with pytest.raises(
+        UserError, match=r"00000.arrow is damaged, its list of videos \(it does not match its checksum\)"
+    ):
+        shard_videos(shard)
+
+
+def test_lists_of_frames_that_were_altered_are_noticed_before_training(undisturbed: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    shutil.copytree(undisturbed, corpus)
+    row = max(read_videos(corpus), key=lambda row: row.shots)
+    path = corpus / "shards" / f"{row.shard:05d}.arrow"
+    with pa.memory_map(str(path)) as source:
+        whole = source.read_buffer()
+        offsets = pa.ipc.open_file(source).get_batch(0).column("frames").buffers()[1]
+        place = offsets.address - whole.address
+        del whole, offsets
+    content = bytearray(path.read_bytes())
+    content[place + 4 * (row.first_row or 0) + 4] ^= 1  # where a shot ends and the next begins
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="a shot has other times than frames"):
+        open_index(Corpus(corpus))
+
+
+def test_what_a_worker_wrote_of_a_video_is_not_believed_where_it_was_altered(videos: Path, tmp_path: Path) -> None:
+    task = VideoTask(Source("a.mp4", str(videos / "a.mp4")), str(tmp_path), PrepareSettings())
+    done = prepare_video(task)
+    path = task.piece.with_suffix(".json")
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert finished_piece(task) in (None, done)

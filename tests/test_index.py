@@ -300,8 +300,8 @@ def rewrite(path: Path, table: pa.Table, compression: str | None) -> None:
     [
         (os.unlink, "is missing; run the same vivi prepare again"),
         (truncate, "is damaged or not a shard"),
-        (swap_names, "holds other videos than videos.parquet says"),
-        (drop_a_row, "holds other videos than videos.parquet says"),
+        (swap_names, "holds other videos or frames than videos.parquet says"),
+        (drop_a_row, "holds other videos or frames than videos.parquet says"),
         (compress, "its frames are compressed"),
     ],
 )
@@ -371,5 +371,5 @@ def test_a_table_without_places_is_named(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, random_videos(1))
     rows = [VideoRow(**{**row, "shard": None}) for row in corpus.videos.to_pylist()]
     write_videos(tmp_path, rows)
-    with pytest.raises(UserError, match=r"videos.parquet has an ok video without its shard"):
+    with pytest.raises(UserError, match=r"videos.parquet is damaged: it gives video 'a1/clip.mp4' no shard"):
         open_index(Corpus(tmp_path))

@@ -21,7 +21,7 @@ from test_index import assert_finds_everything, folders, make_corpus, random_vid
 from vivi.batches import index as index_module
 from vivi.batches import index_files
 from vivi.batches.index import Arrays, Index, open_index
-from vivi.storage import StorageError
+from vivi.storage import StorageError, read_checked_json
 from vivi.training.data import Data
 from vivi.video.corpus import Corpus, VideoRow, write_videos
 
@@ -147,7 +147,7 @@ def test_where_the_checksums_cannot_be_written_the_index_stays_in_memory(
     def full(path: Path, content: object) -> None:
         raise StorageError("No space left on device")
 
-    monkeypatch.setattr(index_files, "write_json", full)
+    monkeypatch.setattr(index_files, "write_checked_json", full)
     corpus = make_corpus(tmp_path, random_videos(4))
     assert_finds_everything(open_index(corpus), corpus)
     assert folders(tmp_path) == []
@@ -191,16 +191,15 @@ def test_an_index_that_goes_while_it_is_opened_is_made_anew(tmp_path: Path, monk
     """Another process removes it after latest.json was read, or after some of its files were opened."""
     corpus = make_corpus(tmp_path, random_videos(4))
     open_index(corpus)
-    original = index_module.read_json
 
-    def read_and_lose(path: Path) -> dict[str, Any]:
-        content = original(path)
+    def read_and_lose(path: Path) -> Any:
+        content = read_checked_json(path)
         for folder in folders(tmp_path):
             shutil.rmtree(folder)
         return content
 
     for module in (index_module, index_files):
-        monkeypatch.setattr(module, "read_json", read_and_lose)
+        monkeypatch.setattr(module, "read_checked_json", read_and_lose)
         assert_finds_everything(open_index(corpus), corpus)
         monkeypatch.undo()
     assert_finds_everything(open_index(corpus), corpus)

@@ -137,8 +137,8 @@ def test_nothing_usable_is_an_error(tmp_path: Path, vivi: Run) -> None:
 def test_skipped_videos_are_tried_again_only_on_request(videos: Path, tmp_path: Path) -> None:
     out = tmp_path / "corpus"
     prepare([videos / "a.mp4"], out)
-    prepare([videos / "d.mp4"], out, machine=Machine(video_minutes=1e-4))
-    assert reasons(out) == {"d.mp4": "takes longer than 0.0001 minutes (--video-minutes)"}
+    prepare([videos / "d.mp4"], out, machine=Machine(video_minutes=1e-6))
+    assert reasons(out) == {"d.mp4": "takes longer than 1e-06 minutes (--video-minutes)"}
     for machine, expected in ((Machine(), "skipped"), (Machine(retry_skipped=True), "ok")):
         assert [row.status for row in prepare([videos], out, machine=machine)].count("skipped") == (
             expected == "skipped"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from vivi.errors import UserError
 
@@ -42,6 +44,26 @@ def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def write_checked_json(path: Path, content: Any, sync: bool = True) -> None:
+    """Writes a JSON file that holds a checksum of its content."""
+    write_atomically(path, json.dumps({"content": content, "crc32": _crc32(content)}).encode(), sync)
+
+
+def read_checked_json(path: Path) -> Any:
+    """The content of a file that `write_checked_json` wrote; raises ValueError if it is any other."""
+    try:
+        whole = json.loads(path.read_bytes())
+        if whole["crc32"] == _crc32(whole["content"]):
+            return whole["content"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ValueError(f"{path.name} is not as it was written")
+
+
+def _crc32(content: Any) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def fsync(path: Path) -> None:

@@ -29,10 +29,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vivi.batches.index_files import load, move_away, read_json, remove_others, save, write_json
+from vivi.batches.index_files import load, move_away, remove_others, save
 from vivi.errors import UserError, first_line
-from vivi.storage import StorageError
-from vivi.video.corpus import Corpus, open_shard, shard_path
+from vivi.storage import StorageError, read_checked_json, write_checked_json
+from vivi.video.corpus import REMEDY, Corpus, open_shard, shard_path
+from vivi.video.places import videos_by_place
 
 # Reading shards waits for the disk far more than for a core.
 _THREADS = 8
@@ -113,7 +114,7 @@ def _open_latest(corpus: Corpus) -> Index | None:
     """The index that was opened last, if videos.parquet, the settings and all shards are still those it was made
     from: without reading the table, so that opening does not take longer as the corpus grows."""
     with suppress(OSError, ValueError, KeyError):
-        latest = read_json(corpus.path / "index" / _LATEST)
+        latest = read_checked_json(corpus.path / "index" / _LATEST)
         if latest["made_from"] != _made_from(corpus):
             return None
         arrays = load(corpus.path / "index" / latest["folder"], _NAMES)
@@ -125,7 +126,7 @@ def _open_latest(corpus: Corpus) -> Index | None:
 def _remember(corpus: Corpus, latest: dict[str, Any]) -> None:
     """For _open_latest."""
     with suppress(StorageError):  # read-only, or full: the next opening takes longer
-        write_json(corpus.path / "index" / _LATEST, latest)
+        write_checked_json(corpus.path / "index" / _LATEST, latest)
 
 
 def _made_from(corpus: Corpus) -> list[Any]:
@@ -139,15 +140,8 @@ def fingerprint(corpus: Corpus) -> str:
 
 def usable_videos(corpus: Corpus) -> pa.Table:
     """The videos with status ok, in the order of their names."""
-    videos = corpus.videos.select(["video", "shots", "frames", "split", "shard", "first_row", "status", "file_hash"])
-    videos = videos.filter(pc.equal(videos["status"], "ok")).sort_by("video").combine_chunks()
-    for name in ("shots", "shard", "first_row"):
-        if videos[name].null_count:
-            raise UserError(
-                f"{corpus.path / 'videos.parquet'} has an ok video without its {name}; "
-                "delete the file and run prepare again"
-            )
-    return videos
+    columns = ["video", "shots", "frames", "split", "shard", "first_row", "file_hash"]
+    return videos_by_place(corpus).select(columns).sort_by("video").combine_chunks()
 
 
 def _fingerprint(corpus: Corpus, videos: pa.Table) -> str:
@@ -233,16 +227,21 @@ def index_shard(path: Path, videos: pa.Table) -> Piece:
             batch = reader.get_batch(number)
             names.append(batch.column("video"))
             names[-1].validate(full=True)
-            pieces.append(_index_batch(batch.column("frames"), whole))
+            pieces.append(_index_batch(batch.column("frames"), batch.column("times"), whole))
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise UserError(f"{path} is damaged ({error}); delete it and run prepare again") from None
-    _check_rows(path, pa.chunked_array(names, pa.string()), videos)
-    return Piece(*(np.concatenate([getattr(piece, f.name) for piece in pieces]) for f in fields(Piece)))
+    nothing = np.zeros(0, np.int32)
+    piece = Piece(*(np.concatenate([nothing, *(getattr(piece, f.name) for piece in pieces)]) for f in fields(Piece)))
+    _check_rows(path, pa.chunked_array(names, pa.string()), piece.frames, videos)
+    return piece
 
 
-def _index_batch(shots: pa.ListArray, whole: pa.Buffer) -> Piece:
+def _index_batch(shots: pa.ListArray, times: pa.ListArray, whole: pa.Buffer) -> Piece:
     """Positions in the file, from the addresses of buffers that lie in its map."""
-    shots.validate(full=True)  # also the offsets: monotone, and within their buffers
+    for lists in (shots, times):
+        lists.validate(full=True)  # also the offsets: monotone, and within their buffers
+    if not np.array_equal(np.diff(_numpy(shots.offsets, np.int64)), np.diff(_numpy(times.offsets, np.int64))):
+        raise ValueError("a shot has other times than frames")
     frames = shots.values
     _, offsets, data = frames.buffers()
     for buffer in (offsets, data):
@@ -261,16 +260,18 @@ def _index_batch(shots: pa.ListArray, whole: pa.Buffer) -> Piece:
     )
 
 
-def _check_rows(path: Path, names: pa.ChunkedArray, videos: pa.Table) -> None:
-    """Raises unless the rows of a shard belong to the videos that the table says."""
+def _check_rows(path: Path, names: pa.ChunkedArray, frames: NDArray[np.int32], videos: pa.Table) -> None:
+    """Raises unless the rows of a shard belong to the videos that the table says, with as many frames."""
     first, shots = _numpy(videos["first_row"], np.int64), _numpy(videos["shots"], np.int64)
-    rows = _ranges(first, shots)
-    right = len(rows) == 0 or (rows.min() >= 0 and rows.max() < len(names))
-    if right:
+    right = bool((first + shots <= len(names)).all())
+    if right and len(videos):
+        rows = _ranges(first, shots)
         expected = videos["video"].take(pa.array(np.repeat(np.arange(len(videos)), shots)))
         right = pc.all(pc.equal(names.take(pa.array(rows)), expected), min_count=0).as_py()
+        found = np.add.reduceat(frames[rows].astype(np.int64), np.cumsum(shots) - shots)
+        right = right and np.array_equal(found, _numpy(videos["frames"], np.int64))
     if not right:
-        raise UserError(f"{path} holds other videos than videos.parquet says; delete it and run prepare again")
+        raise UserError(f"{path} holds other videos or frames than videos.parquet says; {REMEDY}")
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

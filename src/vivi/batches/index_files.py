@@ -1,7 +1,7 @@
 """The files of an index: arrays that are mapped into memory, with a checksum of every megabyte.
 
     index/KEY/NAME.npy          the arrays
-    index/KEY/checksums.json    of their files; it holds a checksum of itself, as every JSON file here does
+    index/KEY/checksums.json    of their files, and of itself
 
 Whoever maps an index holds a shared lock on its files for as long as the maps live, also on other machines where the
 file system has locks. An index that is locked is not removed.
@@ -10,7 +10,6 @@ file system has locks. An index that is locked is not removed.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vivi.storage import fsync_file, write_atomically
+from vivi.storage import fsync_file, read_checked_json, write_checked_json
 
 _CHECKSUMS = "checksums.json"
 _CHUNK = 1 << 20  # bytes: what is read stays in the processor's cache until it is summed up
@@ -49,7 +48,7 @@ def save(arrays: Mapping[str, NDArray[Any]], folder: Path) -> None:
                 fsync_file(file)
         with ExitStack() as stack:
             sums = _checksums(_open_all(temporary, list(arrays), stack))
-        write_json(temporary / _CHECKSUMS, {"key": folder.name, "crc32": sums})
+        write_checked_json(temporary / _CHECKSUMS, {"key": folder.name, "crc32": sums})
         try:
             os.rename(temporary, folder)
         except OSError:
@@ -66,7 +65,7 @@ def load(folder: Path, names: Sequence[str]) -> dict[str, Any]:
         files = _open_all(folder, names, stack)
         for file in files.values():
             _lock(file, fcntl.LOCK_SH)
-        expected = read_json(folder / _CHECKSUMS)
+        expected = read_checked_json(folder / _CHECKSUMS)
         if expected.get("key") != folder.name:
             raise ValueError("it is the index of something else")
         found = _checksums(files)
@@ -154,23 +153,3 @@ def _remove(folder: Path) -> None:
             # A lock that excludes others needs a file that may be written to, on NFS.
             _lock(stack.enter_context(open(path, "r+b", buffering=0)), fcntl.LOCK_EX)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes a JSON file that holds a checksum of its content."""
-    write_atomically(path, json.dumps({"content": content, "crc32": _crc32(content)}).encode())
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The content of a file that `write_json` wrote; raises ValueError if it is any other."""
-    try:
-        whole = json.loads(path.read_bytes())
-        if whole["crc32"] == _crc32(whole["content"]):
-            return dict(whole["content"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise ValueError(f"{path.name} is not as it was written")
-
-
-def _crc32(content: Any) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vivi.errors import UserError, first_line
@@ -151,7 +153,8 @@ class ShotWriter:
 
 
 def _with_videos(videos: Sequence[VideoRow]) -> pa.Schema:
-    return SHOT_SCHEMA.with_metadata({"videos": json.dumps([asdict(row) for row in videos])})
+    content = json.dumps([asdict(row) for row in videos])
+    return SHOT_SCHEMA.with_metadata({"videos": content, "videos_crc32": f"{zlib.crc32(content.encode()):08x}"})
 
 
 def shard_path(corpus: Path, shard: int) -> Path:
@@ -173,23 +176,54 @@ def open_shard(path: Path, columns: Sequence[str] = tuple(SHOT_SCHEMA.names)) ->
         raise UserError(f"{path} is missing; run the same vivi prepare again to make it anew") from None
     except PermissionError:
         raise UserError(f"{path} may not be read; change its permissions") from None
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} is damaged or not a shard ({first_line(error)}); {REMEDY}") from None
 
 
 def shard_videos(path: Path) -> list[VideoRow]:
     """The rows of the videos a shard was committed with."""
     metadata = open_shard(path).schema.metadata or {}
+    content, crc32 = metadata.get(b"videos", b"[]"), metadata.get(b"videos_crc32")
     try:
-        return [VideoRow(**row) for row in json.loads(metadata.get(b"videos", b"[]"))]
+        if crc32 is not None and crc32 != b"%08x" % zlib.crc32(content):
+            raise ValueError("it does not match its checksum")
+        return [VideoRow(**row) for row in json.loads(content)]
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is damaged, its list of videos ({first_line(error)}); {REMEDY}") from None
 
 
-def write_videos(corpus: Path, rows: Sequence[VideoRow]) -> None:
+def write_videos(corpus: Path, rows: Sequence[VideoRow], next_shard: int | None = None) -> None:
+    """Writes videos.parquet. It knows of all shards below `next_shard`, by default of those that rows name: one of
+    them that no row names holds nothing of use any more."""
+    table = videos_table(rows)
+    if next_shard is None:
+        next_shard = 1 + max((row.shard for row in rows if row.shard is not None), default=-1)
+    metadata = {"next_shard": str(next_shard), "crc32": f"{_table_checksum(table):08x}"}
     sink = pa.BufferOutputStream()
-    pq.write_table(videos_table(rows), sink, compression="zstd")
+    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
     write_atomically(corpus / "videos.parquet", sink.getvalue().to_pybytes())
+
+
+def known_shards(corpus: Path) -> int | None:
+    """The number of the first shard that videos.parquet does not know of; None: an older vivi wrote it."""
+    path = corpus / "videos.parquet"
+    if not path.exists():
+        return 0
+    number = (pq.read_schema(path).metadata or {}).get(b"next_shard")
+    return int(number) if number is not None else None
+
+
+def _table_checksum(table: pa.Table) -> int:
+    """The CRC-32 of the values in a table, however a file holds them."""
+    value = 0
+    for column in table.combine_chunks().columns:
+        for array in column.chunks:
+            lengths = pc.binary_length(array) if pa.types.is_string(array.type) else array
+            value = zlib.crc32(array.is_null().to_numpy(zero_copy_only=False).tobytes(), value)
+            value = zlib.crc32(lengths.fill_null(0).to_numpy(zero_copy_only=False).tobytes(), value)
+            if pa.types.is_string(array.type):
+                value = zlib.crc32("".join(array.fill_null("").to_pylist()).encode(), value)
+    return value
 
 
 def videos_table(rows: Sequence[VideoRow]) -> pa.Table:
@@ -209,10 +243,17 @@ def read_videos(corpus: Path) -> list[VideoRow]:
 def _read_table(path: Path) -> pa.Table:
     try:
         table = pq.read_table(path)
+        metadata = table.schema.metadata or {}
         for name, unknown in (("file_bytes", 0), ("file_changed", 0), ("file_hash", "")):
             if name not in table.column_names:  # of an older corpus
                 table = table.append_column(name, pa.array([unknown] * len(table), VIDEO_SCHEMA.field(name).type))
-        return table.select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA)
+        table = table.select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA)
+        if b"crc32" in metadata and metadata[b"crc32"] != b"%08x" % _table_checksum(table):
+            raise ValueError("it does not match its checksum")
+        for name, allowed in (("status", ["ok", "skipped"]), ("split", ["train", "test"])):
+            if not pc.all(pc.is_in(table[name], pa.array(allowed)), min_count=0).as_py():
+                raise ValueError(f"a video whose {name} is neither {' nor '.join(allowed)}")
+        return table.replace_schema_metadata(metadata)
     except PermissionError:
         raise UserError(f"{path} may not be read; change its permissions") from None
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:

@@ -22,6 +22,7 @@ from typing import Any
 from vivi.errors import UserError
 from vivi.machine import children_ignore_ctrl_c
 from vivi.storage import StorageError
+from vivi.video.identity import identify
 from vivi.video.limits import STALL_SECONDS, memory_ceiling
 from vivi.video.piece import (
     PreparedVideo,
@@ -142,13 +143,15 @@ def _send(connection: Connection[Any, Any], message: object) -> None:
 def _attempt(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo | StorageError:
     """Prepares a video in a process that may end over it; `finished_piece` then says why, where that is known."""
 
+    file = identify(task.source.path)
+
     def too_large() -> None:
         reason = f"needs more than {task.limits.gigabytes:g} GB of memory (--worker-memory)"
-        finish_piece(task, PreparedVideo(skipped_row(task, reason)))
+        finish_piece(task, PreparedVideo(skipped_row(task, reason, file)))
 
     with memory_ceiling(task.limits.gigabytes, too_large):
         try:
-            return prepare_video(task, report)
+            return prepare_video(task, report, file)
         except StorageError as error:
             return error
 

@@ -8,7 +8,6 @@ complete. Both appear atomically, so a worker can be killed at any moment and it
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import signal
 import zlib
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from vivi.errors import check_ranges, first_line
-from vivi.storage import write_atomically
+from vivi.storage import read_checked_json, write_checked_json
 from vivi.video.corpus import ShotWriter, Split, VideoRow
 from vivi.video.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
 from vivi.video.identity import FileIdentity, identify, identify_again
@@ -100,34 +99,37 @@ class PreparedVideo:
     crc32: int = 0
 
 
-def prepare_video(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo:
+def prepare_video(
+    task: VideoTask, report: Callable[[float, float], None] | None = None, file: FileIdentity | None = None
+) -> PreparedVideo:
     """Decodes one video, finds its shots, and writes its piece.
 
     `report(share of the file read, seconds of footage)` is called with the first packet, then about twice a second.
-    Raises StorageError where the piece cannot be written; whatever is wrong with the video itself ends up in its row.
+    `file` is what was identified before. Raises StorageError where the piece cannot be written; whatever is wrong
+    with the video itself ends up in its row.
     """
-    if task.source.problem:
-        return finish_piece(task, PreparedVideo(skipped_row(task, task.source.problem)))
     heartbeat = Heartbeat(task.limits, report)
+    # Before it is read: a file that changes meanwhile is a changed one to the next run.
+    file = file or identify(task.source.path)
     try:
-        done = _write_piece(task, heartbeat)
+        done = _write_piece(task, heartbeat, file)
     except UnusableVideo as error:
-        done = PreparedVideo(skipped_row(task, str(error)))
+        done = PreparedVideo(skipped_row(task, str(error), file))
     except TookTooLong:
         reason = f"takes longer than {task.limits.minutes:g} minutes (--video-minutes)"
-        done = PreparedVideo(skipped_row(task, reason))
+        done = PreparedVideo(skipped_row(task, reason, file))
     except (MemoryError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
         # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
         reason = f"decoding failed: {type(error).__name__}: {first_line(error)}"
-        done = PreparedVideo(skipped_row(task, reason))
+        done = PreparedVideo(skipped_row(task, reason, file))
     finally:
         signal.alarm(0)
     return finish_piece(task, done)
 
 
-def skipped_row(task: VideoTask, reason: str) -> VideoRow:
+def skipped_row(task: VideoTask, reason: str, file: FileIdentity) -> VideoRow:
     """The row of a video that cannot be used."""
-    return _row(task, "skipped", reason, identify(task.source.path))
+    return _row(task, "skipped", reason, file)
 
 
 def _row(task: VideoTask, status: Literal["ok", "skipped"], reason: str, file: FileIdentity) -> VideoRow:
@@ -138,7 +140,7 @@ def _row(task: VideoTask, status: Literal["ok", "skipped"], reason: str, file: F
 
 def finish_piece(task: VideoTask, done: PreparedVideo) -> PreparedVideo:
     """Marks the piece as complete."""
-    write_atomically(task.piece.with_suffix(".json"), json.dumps(asdict(done)).encode(), sync=False)
+    write_checked_json(task.piece.with_suffix(".json"), asdict(done), sync=False)
     return done
 
 
@@ -146,7 +148,7 @@ def finished_piece(task: VideoTask) -> PreparedVideo | None:
     """What an earlier, interrupted run already did for this video; nothing if its file has changed since, or if the
     piece is not what was written: after a power cut it may hold anything."""
     try:
-        done = json.loads(task.piece.with_suffix(".json").read_bytes())
+        done = read_checked_json(task.piece.with_suffix(".json"))
         prepared = PreparedVideo(VideoRow(**done["row"]), done["bytes"], done["crc32"])
         if prepared.row.file != identify_again(task.source.path, prepared.row.file):
             return None
@@ -166,10 +168,10 @@ def file_checksum(path: Path) -> int:
     return value
 
 
-def _write_piece(task: VideoTask, heartbeat: Heartbeat) -> PreparedVideo:
+def _write_piece(task: VideoTask, heartbeat: Heartbeat, file: FileIdentity) -> PreparedVideo:
+    if task.source.problem:
+        raise UnusableVideo(task.source.problem)
     settings, info = task.settings, VideoInfo()
-    # Before it is read: a file that changes meanwhile is a changed one to the next run.
-    file = identify(task.source.path)
     detector = HistogramShotDetector(settings.rate, settings.shot_threshold, settings.min_shot_seconds)
     frames = sample_frames(task.source.path, settings.rate, settings.short_side, settings.exact, info, heartbeat)
     if task.decode_ahead:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from vivi.storage import StorageError, locked
 from vivi.video.corpus import (
     ShotWriter,
     VideoRow,
+    known_shards,
     open_shard,
     read_settings,
     read_videos,
@@ -79,7 +81,7 @@ class Machine:
             "workers": (0, 4096),
             "shard_megabytes": (1e-3, 2**20),
             "worker_memory": (0.1, 2**20),
-            "video_minutes": (1e-4, 1e6),
+            "video_minutes": (1e-6, 1e6),
         }
         check_ranges(self, ranges)
         if self.engine == "ray":
@@ -105,6 +107,8 @@ def prepare(
     if listing.ignored:
         kinds = ", ".join(f"{count} {suffix}" for suffix, count in listing.ignored.most_common(5))
         console.print(f"ignored {listing.ignored.total()} files that are not videos by name ({kinds})", style="dim")
+    for line in listing.notes:
+        console.print(line, style="yellow", soft_wrap=True)
     if not listing.sources:
         raise UserError(f"no videos found in {', '.join(map(str, arguments))}")
     try:
@@ -159,14 +163,14 @@ def _check_same_settings(out: Path, settings: PrepareSettings) -> None:
 
 def _committed_rows(out: Path) -> dict[str, VideoRow]:
     """The videos that are safely in the corpus, from the table and from shards it does not know yet."""
-    table = read_videos(out)
-    numbers = shard_numbers(out)
-    unknown = set(numbers) - {row.shard for row in table}
+    table, numbers, known = read_videos(out), shard_numbers(out), known_shards(out)
+    in_table = {row.shard for row in table}
+    unknown = [number for number in numbers if (number not in in_table if known is None else number >= known)]
     there = {None, *numbers}
     rows = {row.video: row for row in table if row.shard in there}
-    for number in sorted(unknown):
+    for number in unknown:
         for row in shard_videos(shard_path(out, number)):
-            rows.pop(row.video, None)  # skipped before; its new row comes where an undisturbed run has it
+            rows.pop(row.video, None)  # skipped before, or changed; its new row comes where an undisturbed run has it
             rows[row.video] = row
     return rows
 
@@ -230,6 +234,7 @@ def _tasks(sources: Sequence[Source], out: Path, settings: PrepareSettings, mach
 
 def _run(tasks: list[VideoTask], packer: _Packer, machine: Machine, console: Console) -> None:
     """Prepares the tasks, in any order, and packs them in theirs."""
+    began = time.time_ns()
     finished: dict[str, PreparedVideo] = {}
     for task in tasks:
         prepared = finished_piece(task)
@@ -240,11 +245,18 @@ def _run(tasks: list[VideoTask], packer: _Packer, machine: Machine, console: Con
         packer.add(finished)
         for outcome in _engine(todo, machine, progress):
             done = outcome.prepared or finish_piece(
-                outcome.task, PreparedVideo(skipped_row(outcome.task, outcome.reason))
+                outcome.task,
+                PreparedVideo(skipped_row(outcome.task, outcome.reason, _file_since(began, outcome.task))),
             )
             progress.finished(outcome.task, done.row)
             packer.add({outcome.task.source.video: done})
         packer.finish()
+
+
+def _file_since(began: int, task: VideoTask) -> FileIdentity:
+    """The file that a worker died of; unknown if it has changed meanwhile, so that it is tried again."""
+    file = identify(task.source.path)
+    return file if file.file_changed < began else FileIdentity()
 
 
 def _engine(todo: list[VideoTask], machine: Machine, progress: PrepareProgress) -> Iterator[Outcome]:
@@ -267,7 +279,8 @@ class _Packer:
         self._group_bytes = 0
         self._thread = ThreadPoolExecutor(1)
         self._packing: Future[list[VideoRow]] | None = None
-        self._shard = max(shard_numbers(out), default=-1) + 1
+        # Never a number that was in use: the table may still speak of a shard that was deleted.
+        self._shard = max(max(shard_numbers(out), default=-1) + 1, known_shards(out) or 0)
 
     def add(self, finished: dict[str, PreparedVideo]) -> None:
         """Takes finished videos and packs every full shard that they complete."""
@@ -291,7 +304,7 @@ class _Packer:
         self._collect()
         self._thread.shutdown()
         if self.rows:
-            write_videos(self.out, list(self.rows.values()))
+            write_videos(self.out, list(self.rows.values()), self._shard)
 
     def _pack_group(self) -> None:
         self._collect()  # one shard at a time: none may be in place before the one before it

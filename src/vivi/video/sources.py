@@ -45,6 +45,8 @@ class Listing:
     sources: list[Source] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
     """Files in folders that do not look like videos, by suffix."""
+    notes: list[str] = field(default_factory=list)
+    """What else was left out, and why, a line each."""
 
 
 def list_sources(arguments: Sequence[Path]) -> Listing:
@@ -59,9 +61,28 @@ def list_sources(arguments: Sequence[Path]) -> Listing:
             listing.sources += _in_manifest(argument)
         else:
             listing.sources.append(Source(text(argument.name), os.path.abspath(argument)))
-    # The same file under several arguments counts once, as it was first named.
-    listing.sources = list({source.path: source for source in reversed(listing.sources)}.values())
+    _leave_out_repeated(listing)
     return listing
+
+
+def _leave_out_repeated(listing: Listing) -> None:
+    """The same file under several arguments counts once, as it was first named. So do two files whose names read the
+    same once bytes that are no text are spelled out: nothing could tell them apart later."""
+    first: dict[str, Source] = {}
+    alike, twice = [], []
+    for source in listing.sources:
+        other = first.setdefault(text(source.path), source)
+        if other.path != source.path:
+            alike.append(text(source.path))
+        elif (other.video, other.split) != (source.video, source.split):
+            twice.append(f"{other.video} and {source.video}")
+    if alike:
+        listing.notes.append(
+            f"left out, as their names read like other files': {len(alike)} ({alike[0]}); rename them"
+        )
+    if twice:
+        listing.notes.append(f"named more than once: {len(twice)} files ({twice[0]}); the first name counts")
+    listing.sources = list(first.values())
 
 
 def name_apart(
@@ -142,7 +163,7 @@ def _manifest_rows(manifest: Path) -> Iterator[tuple[int, dict[str, str]]]:
             table = pq.read_table(manifest)
             _check_has_path(manifest, table.column_names)
             for line, row in enumerate(table.to_pylist(), start=1):
-                yield line, {key: str(value) for key, value in row.items() if value is not None}
+                yield line, {key: _as_text(value) for key, value in row.items() if value is not None}
             return
         content = manifest.read_text(encoding="utf-8-sig", errors="surrogateescape")
         if manifest.suffix.lower() == ".csv":
@@ -155,10 +176,14 @@ def _manifest_rows(manifest: Path) -> Iterator[tuple[int, dict[str, str]]]:
             yield line, {"path": path.strip()}
 
 
+def _as_text(value: object) -> str:
+    return os.fsdecode(value) if isinstance(value, bytes) else str(value)
+
+
 def _csv_rows(manifest: Path, content: str) -> Iterator[tuple[int, dict[str, str]]]:
     limit = csv.field_size_limit(len(content) + 1)  # a path of any length is one bad row, not the end of the file
     try:
-        reader = csv.DictReader(io.StringIO(content, newline=""))
+        reader = csv.DictReader(io.StringIO(content, newline=""), strict=True)
         _check_has_path(manifest, reader.fieldnames or [])
         for row in reader:
             yield reader.line_num, {key: value for key, value in row.items() if key and isinstance(value, str)}
