@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vivi.errors import UserError
+from vivi.storage import LARGE, read_file
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 LARGEST_LABEL = 1_000_000
@@ -124,7 +125,7 @@ def _is_understood(name: str, label: str) -> bool:
 
 def _lines(path: Path, needed: str) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return read_file(path, LARGE).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"{path} cannot be read ({reason}); give {needed}") from None

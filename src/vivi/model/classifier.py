@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vivi.errors import UserError, first_line
 from vivi.model.files import check_facts, parse_tensors, write_facts, write_tensors
+from vivi.storage import WEIGHTS, read_file
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def read_classifier(run: Path) -> Classifier:
     """What write_classifier wrote."""
     weights, about = run / "classifier.safetensors", run / "classifier.json"
     try:
-        content = weights.read_bytes()
+        content = read_file(weights, WEIGHTS)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{run} has no classifier: it was trained without labels, or has no checkpoint yet; "
@@ -55,7 +56,7 @@ def read_classifier(run: Path) -> Classifier:
     except OSError as error:
         raise UserError(f"the classifier {weights} cannot be read ({error.strerror})") from None
     try:
-        facts = json.loads(about.read_bytes())
+        facts = json.loads(read_file(about))
         classes, features = _read_about(facts)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{about} is missing or damaged ({first_line(error)})") from None

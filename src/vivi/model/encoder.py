@@ -26,6 +26,7 @@ from vivi.model.heads import precise
 from vivi.model.normalisation import CoreBatchNorm
 from vivi.model.strides import use_patch_strides
 from vivi.recipe_checks import SIZES, WIDTHS
+from vivi.storage import WEIGHTS, read_file
 
 
 @dataclass(frozen=True)
@@ -270,14 +271,14 @@ def read_encoder(path: Path) -> tuple[Architecture, dict[str, Tensor]]:
         weights = path / "encoder.safetensors" if path.is_dir() else path
         if weights.exists() and not weights.is_file():
             raise UserError(f"the encoder {weights} is no file; name a run, or its encoder.safetensors")
-        content = weights.read_bytes()
+        content = read_file(weights, WEIGHTS)
     except FileNotFoundError:
         raise UserError(f"there is no encoder at {path}; a run has one from its first checkpoint on") from None
     except OSError as error:
         raise UserError(f"the encoder {path} cannot be read ({error.strerror})") from None
     about = weights.parent / "encoder.json"
     try:
-        facts = json.loads(about.read_text())
+        facts = json.loads(read_file(about))
         architecture = _read_architecture(facts)
     except UserError as error:
         raise UserError(f"{about}: {error}") from None

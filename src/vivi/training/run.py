@@ -23,7 +23,7 @@ import torch
 from vivi.errors import UserError
 from vivi.recipe_files import differences, read_recipe, recipe_json
 from vivi.recipes import Recipe
-from vivi.storage import storage, write_atomically
+from vivi.storage import read_file, storage, write_atomically
 from vivi.training.data import IN_WORDS, Data
 
 # What write_atomically leaves behind of our files when it is killed.
@@ -75,7 +75,7 @@ def _check_same(out: Path, before: Recipe, recipe: Recipe, data: Data) -> None:
             raise UserError(f"{out} was begun with {flag} {old}, not {new}; use the same value or another --out")
     places, prints = data.places(), data.fingerprints()
     try:
-        about = json.loads((out / "run.json").read_text())
+        about = json.loads(read_file(out / "run.json"))
         changed = [name for name in prints if about[name] != prints[name]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{out / 'run.json'} is missing or damaged ({error}); choose another --out") from None

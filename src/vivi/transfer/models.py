@@ -39,6 +39,7 @@ from vivi.model.encoder import (
 from vivi.model.files import check_tensors
 from vivi.recipe_checks import SIZES
 from vivi.recipe_files import find_recipe
+from vivi.storage import check_regular
 from vivi.transfer import foreign
 
 VTAB_SIZE = 224
@@ -249,6 +250,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if not path.exists():
             raise UserError(f"there is no file of weights {path}")
+        check_regular(path)
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
             with safe_open(path, "pt") as file:
