@@ -76,7 +76,16 @@ def test_processes_meet_by_themselves_and_under_torchrun(tmp_path: Path) -> None
     assert [process.communicate(timeout=60)[0].splitlines()[-1] for process in pair] == ["[0, 1]"] * 2
     script = tmp_path / "meet.py"
     script.write_text(_MEET)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, "60"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(script),
+        "60",
+    ]
     done = subprocess.run(launch, capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout.count("[0, 1]") == 2
 

@@ -280,8 +280,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             ) from None
         raise UserError(f"{path} cannot be read as weights ({first_line(error)}); fetch or export it again") from None
     for _ in range(_DEEPEST):
-        named = content if isinstance(content, Mapping) else {}
-        content = next((named[name] for name in _NESTED if isinstance(named.get(name), Mapping)), content)
+        level = content if isinstance(content, Mapping) else {}
+        content = next((level[name] for name in _NESTED if isinstance(level.get(name), Mapping)), content)
     tensors = content.items() if isinstance(content, Mapping) else ()
     state = {str(name): tensor for name, tensor in tensors if isinstance(tensor, Tensor)}
     if not state:
