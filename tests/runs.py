@@ -65,7 +65,7 @@ Outcome = tuple[int, str, str]  # exit code, stdout, stderr
 def train_in_two(pairs: Sequence[tuple[list[str], list[str]]]) -> list[tuple[Outcome, Outcome]]:
     """Pairs of command lines, each in two processes that train together, as on two machines: torchrun does not watch
     over them, so that one which waits for ever is seen. The same two processes run all pairs."""
-    ports = [_free_port() for _ in pairs]
+    ports = [free_port() for _ in pairs]
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
     running = []
     for rank in range(2):
@@ -81,7 +81,7 @@ def train_in_two(pairs: Sequence[tuple[list[str], list[str]]]) -> list[tuple[Out
     return list(zip(map(tuple, first), map(tuple, second), strict=True))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
         return port

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from some_results import ENCODERS, HOSTILE, a_result, boards_of, some_results
 from vivi.report.board_html import BoardView, board_body
 from vivi.report.boards import best, comparable, difference, leader, make_boards, mean, summary
 from vivi.report.paper import paper_rows, summary_rows
+from vivi.report.tables import comma_separated
 from vivi.transfer.results import Benchmark, Score
 
 
@@ -145,3 +148,9 @@ def test_what_makes_numbers_incomparable_is_said() -> None:
     )
     boards, problems = make_boards([results[0], replace(results[0], score=Score((0.9,)))], False, "")
     assert boards[0].rows[0].cells["dtd"].value == 50 and "twice" in problems[0]
+
+
+def test_a_cell_that_a_spreadsheet_would_compute_becomes_text() -> None:
+    cells = ["=1+1", "+cmd", "-x", "@SUM(A1)", "\t=1", "-1.5", "+2", "-1e-3", "a=b", "", "-inf"]
+    shown = ["'=1+1", "'+cmd", "'-x", "'@SUM(A1)", "'\t=1", *cells[5:]]
+    assert next(csv.reader(io.StringIO(comma_separated([cells])))) == shown

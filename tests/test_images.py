@@ -253,6 +253,15 @@ def test_lists_that_cannot_be_used(tmp_path: Path) -> None:
     fails(lambda: find_images(write(table, "file,class", "a.jpg,1")), str(table), "no columns path and label")
     fails(lambda: find_images(write(table, "")), "no columns path and label")
     fails(lambda: find_images(write(table, "path,label", f"{'x' * 200_000},1")), "line 2 is no CSV")
+    fails(lambda: find_images(write(table, "path,label", "a.png,1", '"b.png,1', "c.png,2")), "line 3 is no CSV")
+
+
+def test_a_path_with_a_line_break_is_named_and_loses_nothing_else(tmp_path: Path) -> None:
+    for name in ("a.png", "bc.png", "d.png"):
+        (tmp_path / name).touch()
+    found = find_images(write(tmp_path / "list.csv", "path,label", "a.png,0", '"b', 'c.png",0', '"d.png",1'))
+    assert [Path(path).name for path in found.files()] == ["a.png", "d.png"]
+    assert any("left out 1 line" in note and r"'b\nc.png 0'" in note for note in found.notes)
 
 
 def test_only_listed_images_by_path_or_by_their_last_part(tmp_path: Path) -> None:

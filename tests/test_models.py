@@ -294,7 +294,8 @@ def test_files_that_do_not_fit_or_cannot_be_read_get_one_line(tmp_path: Path) ->
     assert "1 of another shape (the first: conv1.weight)" in lines["misshapen.pth"]
     assert "missing (the first: conv1.weight); name the network" in lines["other.pth"]
     assert (
-        "more than weights" in lines["objects.pth"] and "torch.save(model.state_dict(), FILE)" in lines["objects.pth"]
+        "a pickle of more than tensors" in lines["objects.pth"]
+        and "torch.save(model.state_dict(), FILE)" in lines["objects.pth"]
     )
     assert "holds no weights" in lines["empty.pth"] and "holds no weights" in lines["number.pth"]
     assert "allow_pickle" in lines["objects.npz"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from rich.console import Console
 from some_results import a_detection_result, a_result, a_robust_result
 
@@ -28,10 +29,10 @@ STUDIES = Path(__file__).parents[1] / "studies"
 WRONG: list[Any] = [None, [], {}, "x", "", -1, 1e400, math.nan, True, 10**400, "\ud800", [[]], 0.5]
 
 
-def report(results: Path, out: Path) -> str:
+def report(results: Path, out: Path, **options: Any) -> str:
     """What is printed while the page is made."""
     console = Console(file=io.StringIO(), width=10_000)
-    write_report(results, out, ReportOptions(), console)
+    write_report(results, out, ReportOptions(**options), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -145,3 +146,23 @@ def test_two_reports_at_once_do_not_write_into_one_page(tmp_path: Path) -> None:
     some_of_each_kind(tmp_path / "results")
     with locked(tmp_path, "vivi report"), pytest.raises(UserError, match="another vivi report is writing to"):
         report(tmp_path / "results", tmp_path)
+
+
+def test_pictures_of_runs_are_copied_if_they_are_pictures_and_no_links(tmp_path: Path) -> None:
+    write_result(tmp_path / "results", a_result("vivi", "dtd", [0.5]))
+    secret, good, bad = tmp_path / "secret.png", tmp_path / "good", tmp_path / "bad"
+    for run in (good, bad):
+        run.mkdir()
+        (run / "recipe.json").write_text("{}")
+    Image.new("RGB", (4, 4)).save(secret)
+    (good / "curves.png").write_bytes(secret.read_bytes())
+    (bad / "curves.png").symlink_to(secret)
+    (bad / "augmented.png").write_text("root:x:0:0")
+    said = report(tmp_path / "results", tmp_path / "page", runs=(good, bad))
+    copied = [str(path.relative_to(tmp_path / "page")) for path in (tmp_path / "page" / "runs").rglob("*.png")]
+    assert copied == ["runs/1-good/curves.png"]
+    assert f"skipped: {bad / 'curves.png'}: it is a link" in said
+    assert f"skipped: {bad / 'augmented.png'}: it is damaged, or no PNG" in said
+    (good / "recipe.json").unlink()
+    with pytest.raises(UserError, match=r"good is no run, it has no recipe\.json"):
+        report(tmp_path / "results", tmp_path / "page", runs=(good,))

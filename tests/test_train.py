@@ -25,10 +25,12 @@ from runs import (
     refusal,
     run_here,
     train,
+    vivi_here,
     without_timing,
 )
 
 import vivi as package
+from vivi.errors import UserError
 from vivi.training.checkpoint import restore
 from vivi.training.metrics import read_metrics
 
@@ -226,3 +228,24 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     (small_disk / "filler").unlink()
     run_here(corpus, out, *flags)
     assert_same_run(whole, out)
+
+
+def test_a_recipe_that_was_altered_after_the_run_began_is_named(corpus: Path, tmp_path: Path) -> None:
+    run_here(corpus, tmp_path, "--steps", 1)
+    path, about = tmp_path / "recipe.json", tmp_path / "run.json"
+    whole, rate = path.read_text(), json.loads(path.read_text())["optimiser"]["lr"]
+    path.write_text(whole.replace(f'"lr": {rate}', f'"lr": {rate / 2}'))
+    words = ["train", path, "--corpus", corpus, "--out", tmp_path, "--steps", 2]
+    with pytest.raises(UserError) as caught:
+        vivi_here(*words)
+    said = f"{path} was altered after the run began: optimiser.lr is {rate / 2}, and was {rate}; put it back"
+    assert said in str(caught.value)
+    path.write_text(whole)
+    vivi_here(*words)
+    facts = json.loads(about.read_text())
+    del facts["recipe"]  # a run of an older version
+    about.write_text(json.dumps(facts))
+    vivi_here(*words[:-1], 3)
+    about.write_text(json.dumps({**facts, "recipe": 3}))
+    with pytest.raises(UserError, match=r"run\.json is missing or damaged"):
+        vivi_here(*words[:-1], 4)

@@ -226,7 +226,7 @@ def main() -> None:
         errors.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes, the first one speaks
+        if os.environ.get("RANK", "0") != "0":  # of torchrun's processes, the first one speaks
             sys.exit(130)
         resumes = isinstance(command, Prepare | Synthesize | Train | Vtab | Detection | Demo)
         errors.print("stopped; the same command goes on from here" if resumes else "stopped")

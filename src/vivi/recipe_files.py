@@ -15,6 +15,7 @@ from rich.text import Text
 
 from vivi.errors import UserError
 from vivi.recipes import PAPER, RECIPES, SWEEPS, Recipe
+from vivi.storage import read_file
 
 _LONGEST_NAME = 200
 
@@ -35,7 +36,7 @@ def find_recipe(name: str) -> Recipe:
 def read_recipe(path: Path) -> Recipe:
     """A recipe.json; every field must be known and of its type, missing ones have their default."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as a recipe ({error}); mend it, or name another one") from None
     recipe = _build(Recipe, content, str(path), "")

@@ -1,4 +1,5 @@
-"""Writing that survives: whole files or none, one writer per folder, and one exception for a disk that refuses."""
+"""Files: reading what may be anything, and writing that survives: whole files or none, one writer per folder, and
+one exception for a disk that refuses."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import errno
 import fcntl
 import json
 import os
+import stat
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +16,46 @@ from pathlib import Path
 from typing import IO, Any
 
 from vivi.errors import UserError
+from vivi.machine import available_memory
+
+MB, GB = 2**20, 2**30
+SMALL, LARGE, WEIGHTS = 64 * MB, 8 * GB, 64 * GB
+"""The most that a list or a file of facts, a file of annotations or predictions, and a file of weights may have."""
+
+
+class Unfit(OSError):
+    """What stands in place of a file cannot be one that is meant; `strerror` says why."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def read_file(path: Path, most: int = SMALL) -> bytes:
+    """The content of a regular file of at most `most` bytes; of anything else, an OSError that says so.
+
+    A pipe would be waited for without end, and a device or a sparse file may fill the memory.
+    """
+    check_regular(path, most)
+    if os.stat(path).st_size > GB and os.stat(path).st_size > (available_memory() or sys.maxsize):
+        raise Unfit(errno.EFBIG, "is larger than the memory that is free")
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as file:
+        _check(os.fstat(handle), most)  # again: it may have been replaced meanwhile
+        return file.read() or b""
+
+
+def check_regular(path: Path, most: int = WEIGHTS) -> None:
+    """Raises an OSError unless it is a regular file of at most `most` bytes, for what opens files by their name."""
+    _check(os.stat(path), most)
+
+
+def _check(found: os.stat_result, most: int) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise Unfit(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise Unfit(errno.EINVAL, "is not a regular file")
+    if found.st_size > most:
+        raise Unfit(errno.EFBIG, f"is larger than {most // MB:,} MB")
 
 
 class StorageError(Exception):
@@ -27,7 +70,7 @@ def storage(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        failure = StorageError(f"{path}: {os.strerror(error.errno) if error.errno else error}")
+        failure = StorageError(f"{path}: {error.strerror or error}")
         failure.full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise failure from error
 
@@ -54,7 +97,7 @@ def write_checked_json(path: Path, content: Any, sync: bool = True) -> None:
 def read_checked_json(path: Path) -> Any:
     """The content of a file that `write_checked_json` wrote; raises ValueError if it is any other."""
     try:
-        whole = json.loads(path.read_bytes())
+        whole = json.loads(read_file(path))
         if whole["crc32"] == _crc32(whole["content"]):
             return whole["content"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vivi.errors import UserError
+from vivi.storage import LARGE, read_file
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 LARGEST_LABEL = 1_000_000
@@ -99,14 +100,16 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
     """Line, path and label; the label is empty where there is none. Empty lines and comments are passed over."""
     lines = _lines(path, LAYOUT)
     if path.suffix.lower() == ".csv":
-        reader = csv.DictReader(lines)
+        reader = csv.DictReader([f"{line}\n" for line in lines], strict=True)
         try:
             if not {"path", "label"} <= set(reader.fieldnames or ()):
                 raise UserError(f"{path} has no columns path and label; its first line must name them: path,label")
             for row in reader:
                 yield reader.line_num, (row["path"] or "").strip(), (row["label"] or "").strip()
         except csv.Error as error:
-            raise UserError(f"{path} line {reader.line_num + 1} is no CSV: {error}; correct it") from None
+            raise UserError(
+                f"{path} line {reader.line_num + 1} is no CSV: {error}; correct it, the quotes first"
+            ) from None
         return
     for number, line in enumerate(lines, start=1):
         words = line.rsplit(maxsplit=1)
@@ -115,7 +118,7 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _is_understood(name: str, label: str) -> bool:
-    if not name or not label or "\0" in name:
+    if not name or not label or any(letter in name + label for letter in "\0\r\n"):
         return False
     if is_number(label.lstrip("+-")):
         return is_number(label) and len(label) < 20 and int(label) <= LARGEST_LABEL
@@ -124,7 +127,7 @@ def _is_understood(name: str, label: str) -> bool:
 
 def _lines(path: Path, needed: str) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return read_file(path, LARGE).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"{path} cannot be read ({reason}); give {needed}") from None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vivi.errors import UserError, first_line
+from vivi.storage import LARGE, read_file
 
 _NAMED = 3  # of what is wrong in the same way
 _ROUNDING = 0.02  # pixels by which a box whose place and size were both rounded may stick out
@@ -68,7 +69,7 @@ class Content:
 def read_content(file: Path) -> Content:
     """A whole file, or the one line that says why it is none of COCO's."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(read_file(file, LARGE))
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}; name a file in COCO's format") from None
     except (ValueError, RecursionError) as error:

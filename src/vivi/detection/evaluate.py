@@ -33,7 +33,7 @@ from vivi.detection.settings import Detected, Machine, Tuned
 from vivi.detection.train import Job, Trained, out_of_memory_named, train_detector
 from vivi.errors import UserError
 from vivi.progress import ProgressLine
-from vivi.storage import StorageError, locked, write_atomically
+from vivi.storage import StorageError, locked, read_file, write_atomically
 from vivi.training.distributed import World, join_world, said_once
 from vivi.training.stop import StopRequest
 from vivi.transfer.models import Model, load_model
@@ -189,7 +189,7 @@ class _Evaluation:
 
     def _find(self, seed: int) -> DetectorRun | None:
         try:
-            return read_run(json.loads((self._folder(seed) / "run.json").read_bytes()))
+            return read_run(json.loads(read_file(self._folder(seed) / "run.json")))
         except (OSError, ValueError, KeyError, TypeError):
             return None  # none, or damaged by other hands: it is done again
 

@@ -31,7 +31,7 @@ from vivi.detection.sets import DetectionSet
 from vivi.detection.settings import Machine, Tuned
 from vivi.errors import UserError
 from vivi.recipes import Optimiser
-from vivi.storage import write_atomically
+from vivi.storage import read_file, write_atomically
 from vivi.training.checkpoint import NothingToRestore, restore, save
 from vivi.training.distributed import World
 from vivi.training.metrics import MetricsLog
@@ -115,7 +115,7 @@ def train_detector(job: Job, stop: StopRequest) -> Trained:
 
 def _read_restarts(folder: Path) -> list[str]:
     try:
-        content = json.loads((folder / "attempts.json").read_bytes())
+        content = json.loads(read_file(folder / "attempts.json"))
     except (OSError, ValueError):
         return []  # none, or damaged by other hands: it is found out again
     return [str(reason) for reason in content] if isinstance(content, list) else []

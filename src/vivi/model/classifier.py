@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vivi.errors import UserError, first_line
-from vivi.model.files import check_facts, parse_tensors, write_facts, write_tensors
+from vivi.model.files import check_facts, check_values, parse_tensors, write_facts, write_tensors
+from vivi.storage import WEIGHTS, read_file
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def read_classifier(run: Path) -> Classifier:
     """What write_classifier wrote."""
     weights, about = run / "classifier.safetensors", run / "classifier.json"
     try:
-        content = weights.read_bytes()
+        content = read_file(weights, WEIGHTS)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{run} has no classifier: it was trained without labels, or has no checkpoint yet; "
@@ -55,7 +56,7 @@ def read_classifier(run: Path) -> Classifier:
     except OSError as error:
         raise UserError(f"the classifier {weights} cannot be read ({error.strerror})") from None
     try:
-        facts = json.loads(about.read_bytes())
+        facts = json.loads(read_file(about))
         classes, features = _read_about(facts)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{about} is missing or damaged ({first_line(error)})") from None
@@ -67,6 +68,7 @@ def read_classifier(run: Path) -> Classifier:
             f"{weights} does not fit {about.name}, which has {len(classes)} classes and {features} features: "
             "take both files from the same run"
         )
+    check_values(state, {name: torch.empty(0) for name in state}, weights)
     return Classifier(state["weight"].float(), state["bias"].float(), classes)
 
 
@@ -75,6 +77,7 @@ def _read_about(about: Any) -> tuple[tuple[str, ...], int]:
     classes, features = about["classes"], about["features"]
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise ValueError("classes must be names")
+    "".join(classes).encode("utf-8", "surrogateescape")  # names of folders need not be text, but are bytes
     if not classes or len(set(classes)) < len(classes):
         raise ValueError("there must be classes, each of them once")
     if type(features) is not int or features < 1:

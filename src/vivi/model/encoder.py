@@ -21,11 +21,12 @@ from torchvision.transforms import v2
 from vivi import recipes
 from vivi.errors import UserError, check_ranges, first_line
 from vivi.images import as_rgb
-from vivi.model.files import check_facts, parse_tensors, write_facts, write_tensors
+from vivi.model.files import check_facts, check_values, parse_tensors, write_facts, write_tensors
 from vivi.model.heads import precise
 from vivi.model.normalisation import CoreBatchNorm
 from vivi.model.strides import use_patch_strides
 from vivi.recipe_checks import SIZES, WIDTHS
+from vivi.storage import WEIGHTS, read_file
 
 
 @dataclass(frozen=True)
@@ -270,14 +271,14 @@ def read_encoder(path: Path) -> tuple[Architecture, dict[str, Tensor]]:
         weights = path / "encoder.safetensors" if path.is_dir() else path
         if weights.exists() and not weights.is_file():
             raise UserError(f"the encoder {weights} is no file; name a run, or its encoder.safetensors")
-        content = weights.read_bytes()
+        content = read_file(weights, WEIGHTS)
     except FileNotFoundError:
         raise UserError(f"there is no encoder at {path}; a run has one from its first checkpoint on") from None
     except OSError as error:
         raise UserError(f"the encoder {path} cannot be read ({error.strerror})") from None
     about = weights.parent / "encoder.json"
     try:
-        facts = json.loads(about.read_text())
+        facts = json.loads(read_file(about))
         architecture = _read_architecture(facts)
     except UserError as error:
         raise UserError(f"{about}: {error}") from None
@@ -323,6 +324,7 @@ def loaded_backbone(architecture: Architecture, state: Mapping[str, Tensor], whe
     try:
         _try_on(architecture, state)
         backbone = create_backbone(architecture, pretrained=False)
+        check_values(state, backbone.state_dict(), where)
         backbone.load_state_dict(state)
     except RuntimeError as error:
         raise UserError(f"{where} does not fit {describe(architecture)}: {first_line(error)}") from None
@@ -337,7 +339,9 @@ def _try_on(architecture: Architecture, state: Mapping[str, Tensor]) -> None:
             outline = architecture.create()
         except Exception:  # it needs real numbers while it is made, or cannot be made; create_backbone tells
             return
-    outline.load_state_dict({name: tensor.to("meta") for name, tensor in state.items()})
+    # Counters that change no output; some files lack them, and torch would warn of the meta device.
+    counters = {name: own for name, own in outline.state_dict().items() if name.endswith("num_batches_tracked")}
+    outline.load_state_dict({**counters, **{name: tensor.to("meta") for name, tensor in state.items()}})
 
 
 def load_encoder(path: Path | str) -> tuple[nn.Module, v2.Transform]:

@@ -68,6 +68,23 @@ def check_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | N
         raise UserError(f"{path} was altered or damaged: it does not match its checksum; copy it again from its run")
 
 
+def check_values(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], where: object) -> None:
+    """Raises where weights are not finite floating numbers, as those of the network's own that they replace."""
+    for name, tensor in tensors.items():
+        if name not in own or not own[name].is_floating_point():
+            continue
+        if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(
+                f"{where} holds values that are no plain floating numbers (tensor {name[:200]}, {kind}); "
+                "save it again as float32"
+            )
+        if not torch.isfinite(tensor.to(own[name].dtype)).all():
+            raise UserError(
+                f"{where} holds values that are not finite (tensor {name[:200]}); take a copy that is not damaged"
+            )
+
+
 def write_facts(path: Path, facts: Mapping[str, Any], indent: int) -> None:
     """A JSON file of these fields."""
     sealed = {**facts, "checksum": _checksum_of(facts)}

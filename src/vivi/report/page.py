@@ -31,7 +31,7 @@ from vivi.report.html import Content, ShownRun, render
 from vivi.report.neighbours import NeighbourSheet, draw_neighbours
 from vivi.report.options import ReportOptions
 from vivi.report.paper import other_tables, paper_rows
-from vivi.report.sections import PICTURES, Copied
+from vivi.report.sections import PICTURES, Copied, whole_png
 from vivi.report.tables import write_tables
 from vivi.robust.result import RobustResult
 from vivi.storage import locked, write_atomically
@@ -63,7 +63,8 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
     with unwritable_named(out), locked(out, "vivi report"):
         frames, no_sheets = robust.write_robust(picked.robust, results, out, options.paper)
         boxes, no_boxes = detection.write_detection(picked.detection, results, out, options.paper)
-        problems += [*no_sheets, *no_boxes]
+        runs, no_pictures = _runs(options.runs, out)
+        problems += [*no_sheets, *no_boxes, *no_pictures]
         for problem in problems:
             console.print(f"skipped: {problem}", soft_wrap=True, markup=False, highlight=False)
         views = [_view(board, options, out) for board in boards]
@@ -79,7 +80,7 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
             detection=boxes,
             problems=problems,
             others=other_tables(without=elsewhere) if options.paper else (),
-            runs=[_run(run, number, out) for number, run in enumerate(options.runs, start=1)],
+            runs=runs,
             corpus=options.corpus,
             strips=strips,
             digits=_digits(corpus) if corpus else 0,
@@ -125,6 +126,9 @@ def _check(options: ReportOptions, boards: Sequence[Board]) -> None:
     for run in (*options.runs, *options.encoders):
         if not run.exists():
             raise UserError(f"there is no run {run}")
+    for run in options.runs:
+        if not (run / "recipe.json").exists():
+            raise UserError(f"--runs: {run} is no run, it has no recipe.json; give the --out of a vivi train")
     if options.encoders and options.corpus is None:
         raise UserError("--encoders shows nearest neighbours among the frames of a corpus: give --corpus as well")
 
@@ -163,17 +167,33 @@ def _compared(board: Board, options: ReportOptions) -> tuple[Row | None, Row | N
     return (best, board.baseline) if best is not board.baseline else (None, None)
 
 
-def _run(run: Path, number: int, out: Path) -> ShownRun:
-    """Copies the pictures of a run."""
-    name = run.resolve().name
-    folder = out / "runs" / f"{number}-{plain(name)}"
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = []
-    for file, what in _PICTURES.items():
-        if (run / file).is_file():
-            write_atomically(folder / file, (run / file).read_bytes(), sync=False)
-            pictures.append((f"runs/{folder.name}/{file}", what))
-    return ShownRun(name, tuple(pictures))
+def _runs(runs: Sequence[Path], out: Path) -> tuple[list[ShownRun], list[str]]:
+    """Copies the pictures of runs; and a line for each that is none, as runs may come from others."""
+    shown: list[ShownRun] = []
+    problems: list[str] = []
+    for number, run in enumerate(runs, start=1):
+        name = run.resolve().name
+        folder = out / "runs" / f"{number}-{plain(name)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pictures = []
+        for file, what in _PICTURES.items():
+            try:
+                content = _picture(run, file)
+            except (OSError, ValueError) as error:
+                problems.append(f"{run / file}: {getattr(error, 'strerror', None) or error}")
+                content = b""
+            if content:
+                write_atomically(folder / file, content, sync=False)
+                pictures.append((f"runs/{folder.name}/{file}", what))
+        shown.append(ShownRun(name, tuple(pictures)))
+    return shown, problems
+
+
+def _picture(run: Path, file: str) -> bytes:
+    """A picture of a run, or nothing where there is none; a link might lead to anything of this machine's."""
+    if (run / file).is_symlink():
+        raise ValueError("it is a link, which is not followed")
+    return whole_png(run, file) if (run / file).exists() else b""
 
 
 def _strips(corpus: Corpus, frames: Path) -> list[Strip]:

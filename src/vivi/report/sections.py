@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from vivi.report.board_html import scroll
 from vivi.report.boards import one_digit
 from vivi.report.figures import Picture
 from vivi.report.tables import FORMATS, Sheet, latex, markdown
-from vivi.storage import write_atomically
+from vivi.storage import read_file, write_atomically
 
 PICTURES = "pictures"  # the folder of copies
 MAX_NOTES = 40
@@ -81,7 +82,7 @@ def copy_pictures(
         if not picture:
             continue
         try:
-            content = _png(source, picture)
+            content = whole_png(source, picture)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             problems.append(f"the picture of {title} ({picture}): {reason}")
@@ -93,18 +94,16 @@ def copy_pictures(
     return copied, problems
 
 
-def _png(folder: Path, name: str) -> bytes:
+def whole_png(folder: Path, name: str) -> bytes:
     """The bytes of a whole PNG; raises for a damaged one, and for one that is not in the folder itself."""
     if Path(name).name != name or "\0" in name:
         raise ValueError("it is not beside its result")
-    with open(folder / name, "rb") as file:
-        content = file.read()
-        file.seek(0)
-        try:
-            with open_image(file, formats=("PNG",)) as image:
-                image.load()
-        except (OSError, ValueError):
-            raise ValueError("it is damaged, or no PNG") from None
+    content = read_file(folder / name)
+    try:
+        with open_image(io.BytesIO(content), formats=("PNG",)) as image:
+            image.load()
+    except (OSError, ValueError):
+        raise ValueError("it is damaged, or no PNG") from None
     return content
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,8 +138,19 @@ def exact(value: float | None) -> str:
 
 def comma_separated(lines: Iterable[Sequence[str]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
+    csv.writer(text, lineterminator="\n").writerows([plain_cell(cell) for cell in line] for line in lines)
     return text.getvalue()
+
+
+def plain_cell(text: str) -> str:
+    """With an apostrophe before what a spreadsheet would take for a formula: names come from files of others."""
+    if not text or not (text[0] in "=+-@" or unicodedata.category(text[0]) == "Cc"):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 # --- for reading ---

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vivi.errors import UserError, first_line
+from vivi.storage import LARGE, read_file
 
 NAMED = 5
 
@@ -31,7 +32,7 @@ def read_hashed_object(path: Path) -> tuple[dict[str, Any], str]:
 
 def _read(path: Path) -> tuple[Any, str]:
     try:
-        content = path.read_bytes()
+        content = read_file(path, LARGE)
         checksum = hashlib.sha256(content).hexdigest()
         text = content.decode(json.detect_encoding(content))
         del content  # a file of scores has half a gigabyte, which need not be there twice

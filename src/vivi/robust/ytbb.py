@@ -16,6 +16,7 @@ from typing import Any
 
 from vivi.errors import UserError, first_line
 from vivi.robust.files import named, read_object
+from vivi.storage import check_regular
 
 ANCHORS, INITIAL, SIMILAR = "anchor_labels.json", "ytbb_robustness_test_anchors_full.csv", "pmk_labels.json"
 _SWAPPED = {22: 23, 23: 22}  # the table has car and none the other way round than the index of the classes
@@ -75,6 +76,7 @@ def _initial(path: Path) -> tuple[dict[str, set[int]], list[str]]:
     """The class of YouTube-BB itself, by VIDEO_TIME."""
     found: dict[str, set[int]] = {}
     try:
+        check_regular(path)
         with open(path, newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 number = int(row["label"])

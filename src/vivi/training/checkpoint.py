@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vivi.errors import UserError
 from vivi.model.files import checksum
-from vivi.storage import fsync, storage, write_atomically
+from vivi.storage import check_regular, fsync, storage, write_atomically
 
 FORMAT_VERSION = 1
 
@@ -117,6 +117,7 @@ def _read(path: Path) -> tuple[int, dict[str, Tensor]]:
     if not os.access(path, os.R_OK):
         raise UserError(f"{path} may not be read; change its permissions")
     try:
+        check_regular(path)
         with safetensors.safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["vivi"])
             # First: of another version, nothing else is known, not even how its checksum is made.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,9 @@ T = TypeVar("T")
 
 # Seconds. torchrun ends all processes as soon as one ends, and the first one is still to say why.
 _TIME_TO_SPEAK = 1.0
+_TIME_TO_MEET = timedelta(minutes=10)
+# Building the index of a large corpus, which the others wait for, takes minutes.
+_PATIENCE = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class World:
 @contextmanager
 def join_world(device: str) -> Iterator[World]:
     """Meets the other processes, if torchrun has started any. `device` is cpu, cuda, cuda:N, mps, ... or auto."""
-    rank, size, local = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
+    rank, size, local = _place()
     with said_once():
         here = choose_device(device, local)
     if size == 1:
@@ -127,18 +132,88 @@ def join_world(device: str) -> Iterator[World]:
         return
     if here.type == "cuda":
         torch.cuda.set_device(here)
-    # Building the index of a large corpus, which the others wait for, takes minutes.
-    dist.init_process_group("nccl" if here.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+    _meet("nccl" if here.type == "cuda" else "gloo", rank, size)
     quiet = False
     try:
         yield World(here, rank, size)
     except SystemExit:  # of a process that leaves it to the first one to say why
         quiet = True
         raise
+    except RuntimeError as error:
+        if not _is_of_a_peer(error):
+            raise
+        raise UserError(
+            f"another process of this run has ended or cannot be reached ({first_line(error)[:200]}); "
+            "what it printed says why; the same command goes on from the last checkpoint"
+        ) from None
     finally:
         dist.destroy_process_group()
         if quiet:
             time.sleep(_TIME_TO_SPEAK)
+
+
+def _place() -> tuple[int, int, int]:
+    """Of this process: its rank, out of how many, and its rank on this machine."""
+    size = _number("WORLD_SIZE", 1, range(1, 1_000_000))
+    return _number("RANK", 0, range(size)), size, _number("LOCAL_RANK", 0, range(size))
+
+
+def _number(name: str, default: int | None, allowed: range) -> int:
+    """A variable that torchrun sets."""
+    text = os.environ.get(name, "" if default is None else str(default))
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) not in allowed:
+        given = f"is {text[:80]!r}" if text else "is not set"
+        most = f"{allowed[-1]}" + " (WORLD_SIZE less 1)" * (name in ("RANK", "LOCAL_RANK"))
+        raise UserError(
+            f"the environment variable {name} {given}; it must be a number from {allowed[0]} to {most}: "
+            "start the processes with torchrun, or correct it"
+        )
+    return int(text)
+
+
+def _meet(backend: str, rank: int, size: int) -> None:
+    """Waits for the other processes, and makes a group of all."""
+    address, port = os.environ.get("MASTER_ADDR", ""), _number("MASTER_PORT", None, range(1, 2**16))
+    if not address:
+        raise UserError(
+            "the environment variable MASTER_ADDR is not set; it must be the address of process 0's machine: "
+            "start the processes with torchrun, or set it"
+        )
+    try:
+        with _signals_end_it():
+            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=_TIME_TO_MEET))
+            dist.init_process_group(
+                backend, store=dist.PrefixStore("default_pg", store), rank=rank, world_size=size, timeout=_PATIENCE
+            )
+            store.set_timeout(_PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"process {rank} did not meet the others: {size} processes are expected at {address}:{port} within "
+            f"{_TIME_TO_MEET.total_seconds() / 60:g} minutes ({first_line(error)[:200]}); check that all are "
+            "started, that WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same for all, and that no firewall is "
+            "between them"
+        ) from None
+
+
+@contextmanager
+def _signals_end_it() -> Iterator[None]:
+    """SIGINT and SIGTERM end the process inside: Python's own handlers would wait until C++ returns."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_of_a_peer(error: RuntimeError) -> bool:
+    """Whether it is of a message between processes that did not get through; gloo has no exception of its own."""
+    lost = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "timed out")
+    of_gloo = "gloo/" in str(error) and any(words in str(error) for words in lost)
+    return isinstance(error, dist.DistError) or of_gloo
 
 
 @contextmanager
@@ -147,17 +222,14 @@ def said_once() -> Iterator[None]:
     try:
         yield
     except UserError:
-        if int(os.environ.get("RANK", "0")) > 0:
+        if os.environ.get("RANK", "0") != "0":
             sys.exit(1)
         raise
 
 
 def processes_here() -> int:
     """How many of them share this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+    return _number("LOCAL_WORLD_SIZE", 1, range(1, 1_000_000))
 
 
 def choose_device(name: str, local: int = 0) -> torch.device:

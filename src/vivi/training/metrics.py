@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivi.errors import UserError
-from vivi.storage import fsync_file, storage, write_atomically
+from vivi.storage import LARGE, fsync_file, read_file, storage, write_atomically
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -77,7 +77,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl, in order; a torn line is left out."""
     path = run / "metrics.jsonl"
     try:
-        content = path.read_bytes()
+        content = read_file(path, LARGE)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); is {run} the --out of a vivi train?") from None
     return [values for line in content.splitlines(keepends=True) if (values := _parse(line)) is not None]
@@ -87,7 +87,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     """The object in a line; None if the line is torn or something else."""
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     whole = line.endswith(b"\n") and isinstance(values, dict) and isinstance(values.get("step"), int)
     return values if whole else None
@@ -97,7 +97,7 @@ def _cut(path: Path, last_step: int) -> None:
     """Removes torn lines and those of later steps; the others stay as they are, byte by byte."""
     if not path.exists():
         return
-    content = path.read_bytes()
+    content = read_file(path, LARGE)
     parsed = [(line, _parse(line)) for line in content.splitlines(keepends=True)]
     kept = b"".join(line for line, values in parsed if values is not None and values["step"] <= last_step)
     if kept != content:

@@ -1,7 +1,7 @@
 """The folder of a run.
 
 recipe.json           the recipe, every field
-run.json              the data it learns from, what was overridden, versions
+run.json              the data it learns from, the recipe it was begun with, what was overridden, versions
 metrics.jsonl         losses, accuracies and retrieval over the steps; tensorboard/ has the same
 augmented.png         what the encoder sees; labelled.png the same of labelled images
 curves.png            the metrics as curves, drawn at the end and on the way
@@ -16,14 +16,15 @@ import json
 import platform
 import re
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 
-from vivi.errors import UserError
-from vivi.recipe_files import differences, read_recipe, recipe_json
+from vivi.errors import UserError, first_line
+from vivi.recipe_files import differences, flat, read_recipe, recipe_json
 from vivi.recipes import Recipe
-from vivi.storage import storage, write_atomically
+from vivi.storage import read_file, storage, write_atomically
 from vivi.training.data import IN_WORDS, Data
 
 # What write_atomically leaves behind of our files when it is killed.
@@ -52,6 +53,7 @@ def _write_about(out: Path, recipe: Recipe, named: Recipe, data: Data) -> None:
     about = {
         **data.places(),
         **data.fingerprints(),
+        "recipe": _lasting(recipe),
         "overridden": {name: {"from": old, "to": new} for name, (old, new) in differences(named, recipe).items()},
         "versions": {
             "python": platform.python_version(),
@@ -62,8 +64,31 @@ def _write_about(out: Path, recipe: Recipe, named: Recipe, data: Data) -> None:
     write_atomically(out / "run.json", json.dumps(about, indent=2).encode() + b"\n")
 
 
+def _lasting(recipe: Recipe) -> dict[str, Any]:
+    """The fields that never change, as JSON has them."""
+    fields: dict[str, Any] = json.loads(json.dumps(flat(recipe)))
+    return {name: value for name, value in fields.items() if name != "steps"}
+
+
+def _check_unaltered(out: Path, before: Recipe) -> None:
+    """Raises where recipe.json says something else than when the run began; older runs have not kept that."""
+    path = out / "run.json"
+    try:
+        begun = json.loads(read_file(path)).get("recipe", {})
+        changed = [(name, begun[name], value) for name, value in _lasting(before).items() if name in begun]
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path} is missing or damaged ({first_line(error)}); choose another --out") from None
+    for name, old, new in changed:
+        if old != new:
+            raise UserError(
+                f"{out / 'recipe.json'} was altered after the run began: {name} is {str(new)[:80]}, and was "
+                f"{str(old)[:80]}; put it back, or choose another --out"
+            )
+
+
 def _check_same(out: Path, before: Recipe, recipe: Recipe, data: Data) -> None:
     """Only the number of steps may differ, and only grow."""
+    _check_unaltered(out, before)
     for name, (old, new) in differences(before, recipe).items():
         flag = "--" + name.replace("_", "-")
         if name == "steps":
@@ -75,7 +100,7 @@ def _check_same(out: Path, before: Recipe, recipe: Recipe, data: Data) -> None:
             raise UserError(f"{out} was begun with {flag} {old}, not {new}; use the same value or another --out")
     places, prints = data.places(), data.fingerprints()
     try:
-        about = json.loads((out / "run.json").read_text())
+        about = json.loads(read_file(out / "run.json"))
         changed = [name for name in prints if about[name] != prints[name]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{out / 'run.json'} is missing or damaged ({error}); choose another --out") from None

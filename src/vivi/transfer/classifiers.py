@@ -14,6 +14,7 @@ from vivi import recipes
 from vivi.errors import UserError
 from vivi.model.classifier import Classifier, read_classifier
 from vivi.model.encoder import named_architecture
+from vivi.storage import read_file
 from vivi.transfer.models import VTAB_SIZE, Model, load_model, load_weights, read_weights
 
 
@@ -68,7 +69,7 @@ def _of_run(run: Path, model: Model) -> Classifier:
             f"the classifier of {run} is for {features} features, its encoder has {model.features}: "
             "take both from the same run"
         )
-    step, other = (json.loads((run / f"{part}.json").read_bytes()).get("step") for part in ("encoder", "classifier"))
+    step, other = (json.loads(read_file(run / f"{part}.json")).get("step") for part in ("encoder", "classifier"))
     if step != other:
         raise UserError(
             f"in {run} the encoder is of step {step}, the classifier of step {other}: "

@@ -22,7 +22,7 @@ from vivi.errors import UserError, first_line
 from vivi.machine import available_cores
 from vivi.model.classifier import Classifier, top_k
 from vivi.progress import ProgressLine
-from vivi.storage import StorageError
+from vivi.storage import StorageError, read_file
 from vivi.training.distributed import choose_device
 from vivi.transfer.classifiers import ImageClassifier, Told, has_names, open_classifier
 from vivi.transfer.features import encode
@@ -254,7 +254,7 @@ def _trained_on(subject: Classified, images: LabelledImages) -> list[str]:
     """Says so where a run is tested on the very images it was trained on."""
     run = Path(subject.encoder)
     try:
-        about = json.loads(((run if run.is_dir() else run.parent) / "run.json").read_text())
+        about = json.loads(read_file((run if run.is_dir() else run.parent) / "run.json"))
         same = about["images"] == str(images.source.resolve())
     except (OSError, ValueError, KeyError, TypeError):
         return []

@@ -13,6 +13,7 @@ import torch
 
 from vivi.errors import UserError
 from vivi.paths import leads_out
+from vivi.storage import LARGE, read_file
 from vivi.transfer.examples import Examples, Task
 from vivi.transfer.tasks import Definition, Group, definition
 
@@ -95,7 +96,7 @@ def read_list(path: Path, classes: int = 0) -> Examples:
 
 def _lines(path: Path, needed: str) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return read_file(path, LARGE).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"{path} cannot be read ({reason}); {needed}") from None

@@ -12,6 +12,7 @@ import difflib
 import hashlib
 import os
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,9 +37,10 @@ from vivi.model.encoder import (
     named_architecture,
     read_encoder,
 )
-from vivi.model.files import check_tensors
+from vivi.model.files import check_tensors, check_values
 from vivi.recipe_checks import SIZES
 from vivi.recipe_files import find_recipe
+from vivi.storage import check_regular
 from vivi.transfer import foreign
 
 VTAB_SIZE = 224
@@ -241,6 +243,7 @@ _NESTED = (  # where checkpoints keep the network; of two, the one that their au
     *("state_dict", "model_state_dict", "model", "teacher", "target_network", "student", "network", "net"),
     *("classy_state_dict", "base_model", "trunk", "backbone", "encoder"),
 )
+_DEEPEST = 8  # of such levels; a pickle may also contain itself
 _CLASSIFIERS = ("fc", "head", "head_dist", "heads", "classifier", "logits")
 
 
@@ -249,6 +252,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if not path.exists():
             raise UserError(f"there is no file of weights {path}")
+        check_regular(path)
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
             with safe_open(path, "pt") as file:
@@ -259,26 +263,25 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 content = {name: torch.from_numpy(array) for name, array in named if array.dtype.kind in "fiub"}
         elif path.suffix in (".pth", ".pt", ".bin", ".tar"):
             # Many a checkpoint has its flags with it; a Namespace holds values and no code.
-            with torch.serialization.safe_globals([argparse.Namespace]):
+            with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
                 content = torch.load(path, map_location="cpu", weights_only=True)
         else:
             raise UserError(f"{path} is none of .safetensors, .npz, .pth, .pt, .bin and .tar: {_export(path.suffix)}")
-    except pickle.UnpicklingError:
-        raise UserError(
-            f"{path} is damaged, or pickles more than weights, which could run code when read: "
-            "save the weights alone, with torch.save(model.state_dict(), FILE)"
-        ) from None
     except UserError:
         raise
     except SafetensorError as error:
         raise UserError(f"{path} cannot be read ({first_line(error)}); fetch it again") from None
     except Exception as error:  # zip, numpy and torch have many
+        # Torch itself would advise to run what is in the file.
+        if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
+            raise UserError(
+                f"{path} is damaged, or a pickle of more than tensors, which is never loaded; convert it to "
+                "safetensors, or save the weights alone: torch.save(model.state_dict(), FILE)"
+            ) from None
         raise UserError(f"{path} cannot be read as weights ({first_line(error)}); fetch or export it again") from None
-    while isinstance(content, Mapping):
-        inner = next((content[name] for name in _NESTED if isinstance(content.get(name), Mapping)), None)
-        if inner is None:
-            break
-        content = inner
+    for _ in range(_DEEPEST):
+        level = content if isinstance(content, Mapping) else {}
+        content = next((level[name] for name in _NESTED if isinstance(level.get(name), Mapping)), content)
     tensors = content.items() if isinstance(content, Mapping) else ()
     state = {str(name): tensor for name, tensor in tensors if isinstance(tensor, Tensor)}
     if not state:
@@ -316,6 +319,7 @@ def load_weights(backbone: nn.Module, state: Mapping[str, Tensor], where: object
             f"{where} does not fit {what}: of {len(own)} weights, {', '.join(complaints)}; "
             "name the network that it was trained as"
         )
+    check_values(given, own, where)
     backbone.load_state_dict({name: given[name] for name in own if name in given}, strict=False)
 
 

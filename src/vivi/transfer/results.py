@@ -14,7 +14,7 @@ from typing import Any, Literal
 from vivi.detection.result import DetectionResult, read_detection
 from vivi.errors import UserError, first_line
 from vivi.robust.result import RobustResult, read_robust
-from vivi.storage import storage, write_atomically
+from vivi.storage import read_file, storage, write_atomically
 from vivi.transfer.fields import read_fields
 from vivi.transfer.measured import Measured
 from vivi.transfer.names import plain
@@ -136,7 +136,7 @@ def _names(folder: Path) -> list[str]:
 
 def read_result(path: Path) -> AnyResult:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']}, this version reads {FORMAT}")
         fields = {name: value for name, value in content.items() if name != "format"}

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vivi.storage import write_atomically
+from vivi.storage import read_file, write_atomically
 from vivi.transfer.finetune import Tuning
 
 
@@ -52,7 +52,7 @@ class Runs:
 
     def find(self, job: Job) -> Run | None:
         try:
-            content = json.loads((self.folder / f"{self.key(job)}.json").read_bytes())
+            content = json.loads(read_file(self.folder / f"{self.key(job)}.json"))
             return Run(float(content["accuracy"]), float(content["seconds"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None  # none, or damaged by other hands: it is done again
