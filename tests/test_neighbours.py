@@ -46,6 +46,7 @@ def test_training_strips_and_neighbours(tmp_path: Path) -> None:
     corpus, run = coloured_corpus(tmp_path / "corpus"), tmp_path / "run <1> 50%"
     run.mkdir()
     Image.new("RGB", (30, 20)).save(run / "curves.png")
+    (run / "recipe.json").write_text("{}")
     architecture = Architecture("test_resnet", {}, 32)
     write_encoder(run, Encoder(architecture, architecture.create(), 0.1), "none", 0)
     results = written(tmp_path / "results", [a_result("a", "mine", [0.5], "knn")])
