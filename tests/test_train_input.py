@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -179,3 +180,16 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_good_checkpoints(cor
     line = refusal(corpus, out, "--steps", 100, *flags)
     assert "step 2: " in line and " is nan" in line and "--optimiser.lr" in line
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-00000001.safetensors"]
+
+
+@pytest.mark.parametrize("flags", [["--corpus", "/nowhere"], [], ["--corpus", "/nowhere", "--optimiser.lr", "-1"]])
+def test_what_is_wrong_on_the_command_line_is_said_before_torch_is_imported(flags: list[str], tmp_path: Path) -> None:
+    script = (
+        "import sys; from vivi.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
+    )
+    words = [sys.executable, "-c", script, "train", "vivi-ex4-tiny", "--out", str(tmp_path / "run"), *flags]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == "1 False\n"
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

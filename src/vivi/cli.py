@@ -22,12 +22,13 @@ from vivi.cli_bench import BENCH, bench_commands
 from vivi.cli_evaluate import EVALUATE, Check, Detection, Vtab, evaluate_commands
 from vivi.console import Output, SafeConsole, guard_output
 from vivi.errors import UserError
+from vivi.recipe_checks import check_recipe
 from vivi.recipe_files import check_flags, find_recipe, print_recipe, print_recipes, recipe_json, sweep
 from vivi.recipes import RECIPES, Recipe
 from vivi.report.options import ReportOptions
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
 from vivi.training.machine import Machine as TrainMachine
-from vivi.training.sources import Sources
+from vivi.training.sources import Sources, check_sources
 from vivi.video.piece import PrepareSettings
 from vivi.video.prepare import Machine, prepare
 from vivi.video.statistics import print_summary
@@ -137,10 +138,14 @@ class Train:
     recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
 
     def run(self, console: Console) -> None:
-        from vivi.training.train import check_runs, train
-
         check_flags(self.named, self.defaults_of, "train")
         runs = sweep(self.recipe, self.out, self.sweep)
+        if "WORLD_SIZE" not in os.environ:  # several processes must fail together; alone, before torch is imported
+            for _, recipe in runs:
+                check_recipe(recipe)
+                check_sources(recipe, self.sources)
+        from vivi.training.train import check_runs, train
+
         if self.sweep:  # all of them, before the first one trains for days
             check_runs([recipe for _, recipe in runs], self.sources)
         for folder, recipe in runs:

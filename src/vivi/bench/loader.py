@@ -17,12 +17,12 @@ from vivi.bench.train import long_enough, one_process, parts_alone
 from vivi.errors import UserError
 from vivi.recipe_checks import check_recipe
 from vivi.recipes import Recipe
-from vivi.training.data import open_data, wants_videos
+from vivi.training.data import open_data
 from vivi.training.feed import Feed, Pictures
 from vivi.training.loading import open_batches, reading_threads
 from vivi.training.machine import Machine
 from vivi.training.memory import AtOnce
-from vivi.training.sources import Sources
+from vivi.training.sources import Sources, wants_videos
 
 _AHEAD = 4  # steps that are not measured
 

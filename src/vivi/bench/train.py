@@ -32,7 +32,7 @@ from vivi.model.vivi import Vivi, build_model
 from vivi.recipe_checks import check_recipe
 from vivi.recipe_files import differences, find_recipe
 from vivi.recipes import Recipe
-from vivi.training.data import open_data, wants_videos
+from vivi.training.data import open_data
 from vivi.training.distributed import World, join_world
 from vivi.training.feed import AnyLoader, Feed, Pictures, Step
 from vivi.training.loading import decoding_rates, open_batches, reading_threads
@@ -40,7 +40,7 @@ from vivi.training.loop import Training
 from vivi.training.machine import Machine
 from vivi.training.memory import AtOnce, encoder_load
 from vivi.training.progress import TrainProgress
-from vivi.training.sources import Sources
+from vivi.training.sources import Sources, wants_videos
 from vivi.training.state import build_optimiser
 from vivi.training.train import set_up
 

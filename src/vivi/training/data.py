@@ -14,7 +14,7 @@ from vivi.batches.index import Index, open_index
 from vivi.batches.sampler import eligible
 from vivi.errors import UserError
 from vivi.recipes import Recipe
-from vivi.training.sources import Sources
+from vivi.training.sources import Sources, check_sources
 from vivi.video.corpus import Corpus
 
 # A fingerprint that has changed, in words, and the place that it is of.
@@ -65,20 +65,17 @@ class Data:
 
 def open_data(recipe: Recipe, sources: Sources) -> Data:
     """Finds what the recipe learns from; raises where it is missing, not wanted, or too little."""
+    check_sources(recipe, sources)
     index = images = labelled = test = None
-    if _wanted("--corpus", sources.corpus, wants_videos(recipe), recipe):
-        assert sources.corpus is not None
+    if sources.corpus is not None:
         index = open_index(Corpus(sources.corpus))
         pa.default_memory_pool().release_unused()  # or Arrow keeps a gigabyte of the tables of a large corpus
         eligible(index, recipe.batch)
-    if _wanted("--images", sources.images, wants_images(recipe), recipe):
-        assert sources.images is not None
+    if sources.images is not None:
         images = find_images(sources.images, labels=recipe.images.count > 0)
         labelled = _labelled(images, recipe, sources.images_list)
         if len(images.classes) > 1:
             test = find_test_images(sources.images, sources.images_test, (labelled or images).classes)
-    elif sources.images_list or sources.images_test:
-        raise UserError(f"{recipe.name} learns from no images: leave --images-list and --images-test out")
     data = Data(index, images, labelled, test)
     video_stream(data, recipe)
     image_stream(data, recipe)
@@ -94,23 +91,6 @@ def _labelled(images: LabelledImages, recipe: Recipe, listed: Path | None) -> La
     if listed is not None:
         return only_listed(images, listed)
     return class_balanced(images, recipe.images.fraction, recipe.images.fraction_seed)
-
-
-def wants_videos(recipe: Recipe) -> bool:
-    return recipe.batch.videos > 0 and recipe.batch.source != "image"
-
-
-def wants_images(recipe: Recipe) -> bool:
-    return recipe.images.count > 0 or (recipe.batch.videos > 0 and recipe.batch.source == "image")
-
-
-def _wanted(flag: str, given: Path | None, wanted: bool, recipe: Recipe) -> bool:
-    what = "videos" if flag == "--corpus" else "images"
-    if wanted and given is None:
-        raise UserError(f"{recipe.name} learns from {what}: say where they are, {flag} {what}/")
-    if given is not None and not wanted:
-        raise UserError(f"{recipe.name} learns from no {what}: leave {flag} out, or choose another recipe")
-    return wanted
 
 
 def video_stream(data: Data, recipe: Recipe) -> FrameStream | ImageStream | None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from vivi.errors import UserError
+from vivi.recipes import Recipe
+from vivi.video.corpus import Corpus
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -20,3 +24,25 @@ class Sources:
     --images-fraction."""
     images_test: Path | None = None
     """Labelled images to watch top-1 and top-5 accuracy on, laid out like --images; default: those beside train/."""
+
+
+def check_sources(recipe: Recipe, sources: Sources) -> None:
+    """Raises where what the recipe learns from is missing or not wanted. It needs no torch, and answers at once."""
+    videos = wants_videos(recipe)
+    images = recipe.images.count > 0 or (recipe.batch.videos > 0 and recipe.batch.source == "image")
+    for flag, given, wanted, what in (
+        ("--corpus", sources.corpus, videos, "videos"),
+        ("--images", sources.images, images, "images"),
+    ):
+        if wanted and given is None:
+            raise UserError(f"{recipe.name} learns from {what}: say where they are, {flag} {what}/")
+        if given is not None and not wanted:
+            raise UserError(f"{recipe.name} learns from no {what}: leave {flag} out, or choose another recipe")
+    if not images and (sources.images_list or sources.images_test):
+        raise UserError(f"{recipe.name} learns from no images: leave --images-list and --images-test out")
+    if sources.corpus is not None:
+        Corpus(sources.corpus)
+
+
+def wants_videos(recipe: Recipe) -> bool:
+    return recipe.batch.videos > 0 and recipe.batch.source != "image"
