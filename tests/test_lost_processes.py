@@ -25,7 +25,7 @@ import sys
 from datetime import timedelta
 from vivi.errors import UserError
 from vivi.training import distributed
-distributed._TIME_TO_MEET = timedelta(seconds=float(sys.argv[1]))
+distributed._RENDEZVOUS_TIMEOUT = timedelta(seconds=float(sys.argv[1]))
 print("begun", flush=True)
 try:
     with distributed.join_world("cpu") as world:
@@ -135,7 +135,7 @@ def test_variables_that_make_no_sense_are_named(
 def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("vivi.training.distributed._meet", lambda *_: None)
+    monkeypatch.setattr("vivi.training.distributed._init_process_group", lambda *_: None)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     with pytest.raises(RuntimeError, match="shapes do not fit"), join_world("cpu"):
         raise RuntimeError("shapes do not fit")

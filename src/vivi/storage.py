@@ -91,21 +91,22 @@ def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
 
 def write_checked_json(path: Path, content: Any, sync: bool = True) -> None:
     """Writes a JSON file that holds a checksum of its content."""
-    write_atomically(path, json.dumps({"content": content, "crc32": _crc32(content)}).encode(), sync)
+    write_atomically(path, json.dumps({"content": content, "crc32": json_crc32(content)}).encode(), sync)
 
 
 def read_checked_json(path: Path) -> Any:
     """The content of a file that `write_checked_json` wrote; raises ValueError if it is any other."""
     try:
         whole = json.loads(read_file(path))
-        if whole["crc32"] == _crc32(whole["content"]):
+        if whole["crc32"] == json_crc32(whole["content"]):
             return whole["content"]
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise ValueError(f"{path.name} is not as it was written")
 
 
-def _crc32(content: Any) -> int:
+def json_crc32(content: Any) -> int:
+    """The CRC-32 of what JSON can hold, whatever the order of its fields."""
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from vivi.batches.index_files import load, move_away, remove_others, save
 from vivi.errors import UserError, first_line
 from vivi.storage import StorageError, read_checked_json, write_checked_json
-from vivi.video.corpus import REMEDY, Corpus, open_shard, shard_path
+from vivi.video.corpus import REMEDY, Corpus, joined, open_shard, shard_path
 from vivi.video.places import videos_by_place
 
 # Reading shards waits for the disk far more than for a core.
@@ -146,11 +146,11 @@ def usable_videos(corpus: Corpus) -> pa.Table:
 
 def _fingerprint(corpus: Corpus, videos: pa.Table) -> str:
     digest = hashlib.sha256(json.dumps(corpus.settings, sort_keys=True).encode())
-    name_at, names = _joined(videos["video"])
+    name_at, names = joined(videos["video"])
     held_out = _numpy(pc.equal(videos["split"], "test"), np.uint8)
     for array in (name_at, names, _numpy(videos["shots"], np.int64), _numpy(videos["frames"], np.int64), held_out):
         digest.update(np.ascontiguousarray(array).data)
-    digest.update(_joined(videos["file_hash"])[1].data)  # nothing in older corpora
+    digest.update(joined(videos["file_hash"])[1].data)  # nothing in older corpora
     return digest.hexdigest()
 
 
@@ -179,17 +179,6 @@ def _stamps(corpus: Path, shards: NDArray[np.integer[Any]]) -> str:
 
 def _numpy(column: pa.ChunkedArray, dtype: Any) -> NDArray[Any]:
     return np.ascontiguousarray(column.to_numpy().astype(dtype, copy=False))
-
-
-def _joined(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The strings of a column as one array of bytes, and where each begins."""
-    strings = pa.concat_arrays(column.cast(pa.large_binary()).chunks or [pa.array([], pa.large_binary())])
-    _, offsets, data = strings.buffers()
-    if not len(strings):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    begins = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
-    content = np.frombuffer(data, np.uint8)[begins[0] : begins[-1]] if data else np.zeros(0, np.uint8)
-    return begins - begins[0], content
 
 
 @dataclass(frozen=True)
@@ -229,7 +218,7 @@ def index_shard(path: Path, videos: pa.Table) -> Piece:
             names[-1].validate(full=True)
             pieces.append(_index_batch(batch.column("frames"), batch.column("times"), whole))
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise UserError(f"{path} is damaged ({error}); delete it and run prepare again") from None
+        raise UserError(f"{path} is damaged ({first_line(error)}); {REMEDY}") from None
     nothing = np.zeros(0, np.int32)
     piece = Piece(*(np.concatenate([nothing, *(getattr(piece, f.name) for piece in pieces)]) for f in fields(Piece)))
     _check_rows(path, pa.chunked_array(names, pa.string()), piece.frames, videos)
@@ -297,7 +286,7 @@ def assemble(videos: pa.Table, pieces: dict[int, Piece]) -> Arrays:
 
     frames = in_order("frames", np.int32)
     first_shot = np.concatenate([[0], np.cumsum(shots)])
-    name_at, names = _joined(videos["video"])
+    name_at, names = joined(videos["video"])
     return Arrays(
         first_shot=first_shot,
         first_frame=np.concatenate([[0], np.cumsum(frames, dtype=np.int64)])[first_shot],
@@ -348,4 +337,4 @@ def read_frames(index: Index, video: int, shot: int, frames: Sequence[int]) -> l
 
 
 def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is damaged, its frames are not where they were; delete it and run prepare again")
+    return UserError(f"{path} is damaged, its frames are not where they were; {REMEDY}")

@@ -255,7 +255,7 @@ class _Attempt:
         """Puts the checkpoint of an interrupted attempt in place; returns its step. The first process reads it and
         gives it to the others: they may see another folder, or none."""
         world = self.job.world
-        start, self.losses, unreadable = world.from_first(world.first_alone(self._read)) or (0, [], [])
+        start, self.losses, unreadable = world.broadcast_object(world.first_alone(self._read)) or (0, [], [])
         self.unreadable.update(unreadable)
         share_state(self.detector, self.optimiser, world)
         return start

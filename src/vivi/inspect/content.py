@@ -23,7 +23,7 @@ from PIL import Image
 
 from vivi.errors import UserError
 from vivi.storage import write_atomically
-from vivi.video.corpus import Corpus, VideoRow, shard_numbers, shard_path
+from vivi.video.corpus import REMEDY, Corpus, VideoRow, shard_numbers, shard_path
 from vivi.video.jpeg import is_intact
 from vivi.video.places import check_shards, videos_by_place
 from vivi.video.statistics import MAX_SHARDS_READ, Statistics, corpus_statistics, skipped_by_reason
@@ -200,7 +200,7 @@ def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
 def _check_same(corpus: Corpus, video: VideoRow, same: bool) -> None:
     if not same:
         path = shard_path(corpus.path, video.shard or 0)
-        raise UserError(f"{path} holds other videos than videos.parquet says; delete it and run prepare again")
+        raise UserError(f"{path} holds other videos than videos.parquet says; {REMEDY}")
 
 
 def _spans(shots: Sequence[Sequence[float]], seconds: float) -> tuple[tuple[float, float], ...]:

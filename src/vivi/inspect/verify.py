@@ -177,8 +177,7 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
 def _check_shot(shot: dict[str, pa.Scalar], checked: Checked, rows: _Rows) -> int:
     """Checks the frames and times of one row; how many frames it has."""
     video, number = shot["video"].as_py() or "", shot["shot"].as_py()
-    # Arrow's buffers are of signed bytes, which differ from others even where their bits are the same.
-    jpegs = [memoryview(one.as_buffer() or b"").cast("B") for one in shot["frames"].values or ()]
+    jpegs = [memoryview(one.as_buffer() or b"") for one in shot["frames"].values or ()]
     problem = rows.wrong_times(video, shot["times"].as_py(), len(jpegs))
     if problem:
         checked.damage.append(Damage(video, number, None, problem))

@@ -19,7 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from vivi.errors import UserError, first_line
-from vivi.storage import write_atomically
+from vivi.storage import json_crc32, write_atomically
 
 _KEY = "vivi_checksum"  # in the metadata of a safetensors file
 
@@ -87,7 +87,7 @@ def check_values(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], where
 
 def write_facts(path: Path, facts: Mapping[str, Any], indent: int) -> None:
     """A JSON file of these fields."""
-    sealed = {**facts, "checksum": _checksum_of(facts)}
+    sealed = {**facts, "checksum": f"{json_crc32(facts):08x}"}
     write_atomically(path, json.dumps(sealed, indent=indent).encode() + b"\n")
 
 
@@ -95,12 +95,8 @@ def check_facts(facts: Mapping[str, Any], path: Path) -> None:
     """Raises where the fields of a JSON file do not match their checksum, if it has one."""
     fields = dict(facts)
     expected = fields.pop("checksum", None)
-    if expected is not None and expected != _checksum_of(fields):
+    if expected is not None and expected != f"{json_crc32(fields):08x}":
         raise UserError(
             f"{path} was altered or damaged: it does not match its checksum; copy it again from its run, "
             "or remove its field 'checksum' if the change is meant"
         )
-
-
-def _checksum_of(fields: Mapping[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(fields, sort_keys=True).encode()):08x}"

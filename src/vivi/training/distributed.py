@@ -23,10 +23,10 @@ from vivi.errors import UserError, first_line
 T = TypeVar("T")
 
 # Seconds. torchrun ends all processes as soon as one ends, and the first one is still to say why.
-_TIME_TO_SPEAK = 1.0
-_TIME_TO_MEET = timedelta(minutes=10)
+_ERROR_DELAY = 1.0
+_RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 # Building the index of a large corpus, which the others wait for, takes minutes.
-_PATIENCE = timedelta(hours=2)
+_COLLECTIVE_TIMEOUT = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class World:
         dist.all_reduce(count)
         return bool(count.item() > 0)
 
-    def from_first(self, value: T) -> T:
+    def broadcast_object(self, value: T) -> T:
         """The first process's value, whatever it is."""
         if self.size == 1:
             return value
@@ -88,7 +88,7 @@ class World:
         dist.broadcast_object_list(values)
         return values[0]
 
-    def copy_first(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replaces each tensor by that of the first process."""
         for tensor in tensors if self.size > 1 else ():
             message = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -132,7 +132,7 @@ def join_world(device: str) -> Iterator[World]:
         return
     if here.type == "cuda":
         torch.cuda.set_device(here)
-    _meet("nccl" if here.type == "cuda" else "gloo", rank, size)
+    _init_process_group("nccl" if here.type == "cuda" else "gloo", rank, size)
     quiet = False
     try:
         yield World(here, rank, size)
@@ -149,7 +149,7 @@ def join_world(device: str) -> Iterator[World]:
     finally:
         dist.destroy_process_group()
         if quiet:
-            time.sleep(_TIME_TO_SPEAK)
+            time.sleep(_ERROR_DELAY)
 
 
 def _place() -> tuple[int, int, int]:
@@ -171,7 +171,7 @@ def _number(name: str, default: int | None, allowed: range) -> int:
     return int(text)
 
 
-def _meet(backend: str, rank: int, size: int) -> None:
+def _init_process_group(backend: str, rank: int, size: int) -> None:
     """Waits for the other processes, and makes a group of all."""
     address, port = os.environ.get("MASTER_ADDR", ""), _number("MASTER_PORT", None, range(1, 2**16))
     if not address:
@@ -180,23 +180,27 @@ def _meet(backend: str, rank: int, size: int) -> None:
             "start the processes with torchrun, or set it"
         )
     try:
-        with _signals_end_it():
-            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=_TIME_TO_MEET))
+        with _default_signals():
+            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=_RENDEZVOUS_TIMEOUT))
             dist.init_process_group(
-                backend, store=dist.PrefixStore("default_pg", store), rank=rank, world_size=size, timeout=_PATIENCE
+                backend,
+                store=dist.PrefixStore("default_pg", store),
+                rank=rank,
+                world_size=size,
+                timeout=_COLLECTIVE_TIMEOUT,
             )
-            store.set_timeout(_PATIENCE)
+            store.set_timeout(_COLLECTIVE_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"process {rank} did not meet the others: {size} processes are expected at {address}:{port} within "
-            f"{_TIME_TO_MEET.total_seconds() / 60:g} minutes ({first_line(error)[:200]}); check that all are "
+            f"{_RENDEZVOUS_TIMEOUT.total_seconds() / 60:g} minutes ({first_line(error)[:200]}); check that all are "
             "started, that WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same for all, and that no firewall is "
             "between them"
         ) from None
 
 
 @contextmanager
-def _signals_end_it() -> Iterator[None]:
+def _default_signals() -> Iterator[None]:
     """SIGINT and SIGTERM end the process inside: Python's own handlers would wait until C++ returns."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -70,25 +70,31 @@ def _lasting(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "steps"}
 
 
-def _check_unaltered(out: Path, before: Recipe) -> None:
-    """Raises where recipe.json says something else than when the run began; older runs have not kept that."""
+def _read_about(out: Path) -> dict[str, Any]:
     path = out / "run.json"
     try:
-        begun = json.loads(read_file(path)).get("recipe", {})
-        changed = [(name, begun[name], value) for name, value in _lasting(before).items() if name in begun]
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        about = json.loads(read_file(path))
+        if not isinstance(about, dict) or not isinstance(about.get("recipe", {}), dict):
+            raise ValueError("a field is of the wrong type")
+        return about
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is missing or damaged ({first_line(error)}); choose another --out") from None
-    for name, old, new in changed:
-        if old != new:
+
+
+def _check_unaltered(out: Path, before: Recipe, begun: dict[str, Any]) -> None:
+    """Raises where recipe.json says something else than when the run began; older runs have not kept that."""
+    for name, value in _lasting(before).items():
+        if name in begun and begun[name] != value:
             raise UserError(
-                f"{out / 'recipe.json'} was altered after the run began: {name} is {str(new)[:80]}, and was "
-                f"{str(old)[:80]}; put it back, or choose another --out"
+                f"{out / 'recipe.json'} was altered after the run began: {name} is {str(value)[:80]}, and was "
+                f"{str(begun[name])[:80]}; put it back, or choose another --out"
             )
 
 
 def _check_same(out: Path, before: Recipe, recipe: Recipe, data: Data) -> None:
     """Only the number of steps may differ, and only grow."""
-    _check_unaltered(out, before)
+    about = _read_about(out)
+    _check_unaltered(out, before, about.get("recipe", {}))
     for name, (old, new) in differences(before, recipe).items():
         flag = "--" + name.replace("_", "-")
         if name == "steps":
@@ -99,11 +105,10 @@ def _check_same(out: Path, before: Recipe, recipe: Recipe, data: Data) -> None:
         else:
             raise UserError(f"{out} was begun with {flag} {old}, not {new}; use the same value or another --out")
     places, prints = data.places(), data.fingerprints()
-    try:
-        about = json.loads(read_file(out / "run.json"))
-        changed = [name for name in prints if about[name] != prints[name]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{out / 'run.json'} is missing or damaged ({error}); choose another --out") from None
+    missing = [name for name in prints if name not in about]
+    if missing:
+        raise UserError(f"{out / 'run.json'} is damaged, it has no {missing[0]}; choose another --out")
+    changed = [name for name in prints if about[name] != prints[name]]
     for name in changed:
         what, where = IN_WORDS[name]
         raise UserError(

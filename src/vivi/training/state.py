@@ -52,6 +52,6 @@ def share_state(model: nn.Module, optimiser: torch.optim.SGD, world: World) -> N
     """Gives every process what state_tensors gives in the first one."""
     parameters = dict(model.named_parameters())
     moving = [name for name, parameter in parameters.items() if optimiser.state.get(parameter)]
-    for name in world.from_first(moving):
+    for name in world.broadcast_object(moving):
         optimiser.state[parameters[name]].setdefault("momentum_buffer", torch.empty_like(parameters[name]))
-    world.copy_first(list(state_tensors(model, optimiser).values()))
+    world.broadcast(list(state_tensors(model, optimiser).values()))

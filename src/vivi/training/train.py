@@ -156,7 +156,7 @@ def _restore(model: Vivi, optimiser: torch.optim.SGD, out: Path, console: Consol
         load_state(model, optimiser, tensors)
         return step
 
-    start = world.from_first(world.first_alone(read)) or 0
+    start = world.broadcast_object(world.first_alone(read)) or 0
     share_state(model, optimiser, world)
     return start
 

@@ -20,12 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from vivi.errors import UserError, first_line
-from vivi.storage import fsync, storage, write_atomically
+from vivi.storage import fsync, read_file, storage, write_atomically
 from vivi.video.identity import FileIdentity
 
 FORMAT_VERSION = 1
@@ -216,14 +218,22 @@ def known_shards(corpus: Path) -> int | None:
 def _table_checksum(table: pa.Table) -> int:
     """The CRC-32 of the values in a table, however a file holds them."""
     value = 0
-    for column in table.combine_chunks().columns:
-        for array in column.chunks:
-            lengths = pc.binary_length(array) if pa.types.is_string(array.type) else array
-            value = zlib.crc32(array.is_null().to_numpy(zero_copy_only=False).tobytes(), value)
-            value = zlib.crc32(lengths.fill_null(0).to_numpy(zero_copy_only=False).tobytes(), value)
-            if pa.types.is_string(array.type):
-                value = zlib.crc32("".join(array.fill_null("").to_pylist()).encode(), value)
+    for column in table.columns:
+        values = joined(column) if pa.types.is_string(column.type) else (column.fill_null(0).to_numpy(),)
+        for array in (column.is_null().to_numpy(), *values):
+            value = zlib.crc32(np.ascontiguousarray(array).data, value)
     return value
+
+
+def joined(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The strings of a column as one array of bytes, and where each begins."""
+    strings = pa.concat_arrays(column.cast(pa.large_binary()).chunks or [pa.array([], pa.large_binary())])
+    _, offsets, data = strings.buffers()
+    if not len(strings):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    begins = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    content = np.frombuffer(data, np.uint8)[begins[0] : begins[-1]] if data else np.zeros(0, np.uint8)
+    return begins - begins[0], content
 
 
 def videos_table(rows: Sequence[VideoRow]) -> pa.Table:
@@ -319,7 +329,7 @@ def read_settings(corpus: Path) -> dict[str, Any]:
     """What corpus.json says, or one clear line."""
     path = corpus / "corpus.json"
     try:
-        settings = json.loads(path.read_text())
+        settings = json.loads(read_file(path))
     except FileNotFoundError:
         raise UserError(f"{corpus} is no corpus: it has no corpus.json; make one with vivi prepare") from None
     except PermissionError:

@@ -142,7 +142,7 @@ def _send(connection: Connection[Any, Any], message: object) -> None:
 
 def _attempt(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo | StorageError:
     """Prepares a video in a process that may end over it; `finished_piece` then says why, where that is known."""
-
+    signal.alarm(STALL_SECONDS)  # a network disk may hang at the first touch; prepare_video sets it again
     file = identify(task.source.path)
 
     def too_large() -> None:

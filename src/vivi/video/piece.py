@@ -13,7 +13,7 @@ import signal
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -83,7 +83,7 @@ class VideoTask:
     settings: PrepareSettings
     decode_ahead: bool = False
     """Whether a core is free to decode the next frame while this one is encoded."""
-    limits: Limits = Limits()  # noqa: RUF009 - it is frozen
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def piece(self) -> Path:

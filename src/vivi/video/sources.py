@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vivi.errors import UserError, first_line
+from vivi.storage import LARGE, read_file
 from vivi.video.corpus import Split
 
 _SUFFIXES = """
@@ -165,7 +166,7 @@ def _manifest_rows(manifest: Path) -> Iterator[tuple[int, dict[str, str]]]:
             for line, row in enumerate(table.to_pylist(), start=1):
                 yield line, {key: _as_text(value) for key, value in row.items() if value is not None}
             return
-        content = manifest.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        content = read_file(manifest, LARGE).decode("utf-8-sig", "surrogateescape")
         if manifest.suffix.lower() == ".csv":
             yield from _csv_rows(manifest, content)
             return
