@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, in_frames
 from PIL import Image
-from test_verify import Row, change_rows
 
 from vivi.errors import UserError
 from vivi.inspect.charts import count_histogram, duration_histogram, histogram_svg, y_ticks
@@ -292,26 +290,6 @@ def test_damaged_and_missing_shards_are_named(corpus: Path, tmp_path: Path) -> N
     shard.unlink()
     with pytest.raises(UserError, match=r"00000\.arrow is missing"):
         write_page(corpus, tmp_path / "page")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda rows: [row.update(video="another") for row in rows], "holds other videos than videos.parquet says"),
-        (lambda rows: rows.pop(), "holds fewer shots than videos.parquet says"),
-        (lambda rows: rows[1].update(times=[math.nan] * len(rows[1]["times"])), "times that are not finite"),
-        (lambda rows: rows[1].update(times=[0.0] * 99), "other times than frames"),
-        (lambda rows: rows[1].update(times=[], frames=[]), "a shot has no frames"),
-        (lambda rows: rows[1].update(frames=None), "something is missing in a shot"),
-    ],
-)
-def test_shards_that_cannot_be_right_get_one_line(
-    corpus: Path, tmp_path: Path, change: Callable[[list[Row]], None], message: str
-) -> None:
-    change_rows(corpus, 0, change)
-    with pytest.raises(UserError, match=message) as error:
-        write_page(corpus, tmp_path / "page")
-    assert "\n" not in str(error.value)
 
 
 def test_choice_of_videos() -> None:

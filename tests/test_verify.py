@@ -274,3 +274,23 @@ def test_rows_that_no_video_claims_are_passed_over(copy: Path) -> None:
     """Such as those of a file that changed and was prepared again, into another shard."""
     change_rows(copy, 0, lambda rows: rows.append(rows[-1] | {"frames": [b"damaged"] * len(rows[-1]["frames"])}))
     assert not verified(copy)[0].what_to_do
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: [row.update(video="another") for row in rows], "holds other videos than videos.parquet says"),
+        (lambda rows: rows.pop(), "holds fewer shots than videos.parquet says"),
+        (lambda rows: rows[1].update(times=[math.nan] * len(rows[1]["times"])), "times that are not finite"),
+        (lambda rows: rows[1].update(times=[0.0] * 99), "other times than frames"),
+        (lambda rows: rows[1].update(times=[], frames=[]), "a shot has no frames"),
+        (lambda rows: rows[1].update(frames=None), "something is missing in a shot"),
+    ],
+)
+def test_shards_that_cannot_be_right_get_one_line(
+    copy: Path, tmp_path: Path, change: Callable[[list[Row]], None], message: str
+) -> None:
+    change_rows(copy, 0, change)
+    with pytest.raises(UserError, match=message) as error:
+        write_page(copy, tmp_path / "page")
+    assert "\n" not in str(error.value)
