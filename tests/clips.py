@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from media import Clip, read_number
 
-from vivi.video.decode import sample_frames
+from vivi.prepare.decode import sample_frames
 
 B_FRAMES = {"x264-params": "bframes=3:b-adapt=0:keyint=30:scenecut=0:b-pyramid=none"}
 PYRAMID = {"x264-params": "bframes=5:b-adapt=0:keyint=40:scenecut=0:b-pyramid=normal:open-gop=1"}

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 from runs import OFTEN, train
 
-from vivi.video.piece import PrepareSettings
-from vivi.video.prepare import Machine, prepare
+from vivi.prepare.piece import PrepareSettings
+from vivi.prepare.prepare import PrepareExecution, prepare
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Disk = Callable[[int], Path]
@@ -70,8 +70,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / "videos" / f"v{index:02d}.mp4"
         write_video(path, shots=1 + index % 6, shot_seconds=seconds, seed=index, size=size)
     settings = PrepareSettings(rate=5, short_side=48, min_shot_seconds=0.3, test_fraction=0.45)
-    machine = Machine(workers=2, shard_megabytes=0.05)
-    prepare([folder / "videos"], folder / "corpus", settings, machine, Console(quiet=True))
+    execution = PrepareExecution(workers=2, shard_megabytes=0.05)
+    prepare([folder / "videos"], folder / "corpus", settings, execution, Console(quiet=True))
     return folder / "corpus"
 
 
@@ -125,7 +125,7 @@ def reasons(corpus: Path) -> dict[str, str]:
 def undisturbed(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of all test videos, in several shards."""
     out = tmp_path_factory.mktemp("undisturbed") / "corpus"
-    prepare([videos], out, PrepareSettings(rate=5), Machine(shard_megabytes=0.05))
+    prepare([videos], out, PrepareSettings(rate=5.0), PrepareExecution(shard_megabytes=0.05))
     return out
 
 

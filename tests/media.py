@@ -23,7 +23,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from vivi.video.container import ANY_METADATA
+from vivi.prepare.container import ANY_METADATA
 
 os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder prints its settings otherwise
 

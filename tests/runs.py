@@ -17,16 +17,15 @@ import torch
 import tyro
 from rich.console import Console
 
-from vivi.cli import commands
-from vivi.errors import UserError
-from vivi.training.checkpoint import restore
-from vivi.training.metrics import TIMING, read_metrics
+from vivi.cli.main import commands
+from vivi.runtime.errors import UserError
+from vivi.train.checkpoint import restore
+from vivi.train.metrics import TIMING, read_metrics
 
 # Small enough for seconds: 4 videos × 4 shots × 2 frames of 32 px in 2 cores.
 SMALL = [
     *("--batch.videos", "4", "--batch.cores", "2", "--batch.frames", "2", "--augment.size", "32"),
-    *("--encoder.width", "0.125", "--loss.exemplar-features", "32", "--loss.shot-features", "16"),
-    *("--optimiser.warmup", "3"),
+    *("--encoder.width", "0.125", "--loss.shot-features", "16", "--optimiser.warmup", "3"),
 ]
 OFTEN = ["--log-every", "1", "--monitor-every", "4", "--checkpoint-every", "2"]
 
@@ -42,8 +41,8 @@ def train(corpus: Path, out: Path, *flags: object, recipe: str = "vivi-ex4-tiny"
     )
 
 
-# One of two processes: each command line of its own, one after the other, as `python -m vivi` runs it.
-_ONE_OF_TWO = """
+# A process of two: its command lines, each after the other, as `python -m vivi` runs them.
+_PROCESS_OF_TWO = """
 import contextlib, io, json, os, sys
 from vivi.cli import main
 
@@ -71,7 +70,7 @@ def train_in_two(pairs: Sequence[tuple[list[str], list[str]]]) -> list[tuple[Out
     for rank in range(2):
         work = json.dumps([(port, pair[rank][3:]) for port, pair in zip(ports, pairs, strict=True)])
         environment = {**os.environ, **world, "RANK": str(rank)}
-        words = [sys.executable, "-c", _ONE_OF_TWO, work]
+        words = [sys.executable, "-c", _PROCESS_OF_TWO, work]
         running.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))
     try:
         first, second = (json.loads(process.communicate(timeout=200)[0]) for process in running)

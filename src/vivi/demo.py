@@ -9,20 +9,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vivi.errors import UserError
+from vivi.prepare.piece import PrepareSettings
+from vivi.prepare.prepare import prepare
+from vivi.prepare.statistics import print_summary
 from vivi.recipes import RECIPES, Recipe
 from vivi.report.options import ReportOptions
 from vivi.report.page import write_report
+from vivi.runtime.errors import UserError
 from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
-from vivi.training.machine import Machine
-from vivi.training.metrics import read_metrics
-from vivi.training.sources import Sources
-from vivi.training.train import train
+from vivi.train.metrics import read_metrics
+from vivi.train.settings import DataPaths, Execution
+from vivi.train.train import train
 from vivi.transfer.frozen import evaluate_frozen
 from vivi.transfer.settings import Subject
-from vivi.video.piece import PrepareSettings
-from vivi.video.prepare import prepare
-from vivi.video.statistics import print_summary
 
 # What is trained, by the names of the runs: the paper's two baselines and its method.
 TRAINED = {"frames": "ex-yt-f-tiny", "shots": "ex-yt-s-tiny", "vivi": "vivi-ex4-tiny"}
@@ -43,8 +42,8 @@ def demo(out: Path, world: SynthesizeSettings, steps: int, console: Console) -> 
     print_summary(out / "corpus", console)
     for number, (name, recipe) in enumerate(TRAINED.items(), start=3):
         console.rule(f"{number}  train: learn from {'frames, shots and videos' if name == 'vivi' else name}")
-        machine = Machine(monitor_every=max(1, steps // 6))
-        train(_shortened(RECIPES[recipe], steps), Sources(out / "corpus"), out / name, machine, console)
+        execution = Execution(monitor_every=max(1, steps // 6))
+        train(_shortened(RECIPES[recipe], steps), DataPaths(out / "corpus"), out / name, execution, console)
     _show_retrieval(out / "vivi", console)
     console.rule("6  evaluate: solve the tasks with each encoder")
     encoders = {"untrained": "untrained:vivi-ex4-tiny", **{name: str(out / name) for name in TRAINED}}

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vivi.errors import UserError
-from vivi.storage import StorageError
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import StorageError
 
 
 def document(

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Gathers, where there is a network, what a bare GPU machine lacks: scratch/gpu/wheels and scratch/gpu/videos.
 #     bash studies/gpu/pack.sh [FOLDER OF VIDEOS]
+# Others to measure beside, of versions that fit the torch of the machine: EXTRA_WHEELS="torchcodec==0.11.* lightly".
 # Then bring the repository with scratch/gpu to the machine, at once or in parts, and run studies/gpu/setup.sh there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -8,7 +9,7 @@ python_version=${PYTHON_VERSION:-3.12}
 mkdir -p scratch/gpu/wheels
 # torch, torchvision, timm, pyarrow, rich, matplotlib and tensorboard are expected there.
 "${PYTHON:-.venv/bin/python}" -m pip download --quiet --dest scratch/gpu/wheels --no-deps --only-binary=:all: \
-    --python-version "$python_version" av simplejpeg tyro docstring-parser typeguard safetensors
+    --python-version "$python_version" av simplejpeg tyro docstring-parser typeguard safetensors ${EXTRA_WHEELS:-}
 if [ $# -gt 0 ]; then
     rm -rf scratch/gpu/videos
     cp -r "$1" scratch/gpu/videos

@@ -3,7 +3,7 @@
     python studies/images/autoaugment_speed.py --json studies/images/autoaugment_speed.json
 
 All in one process, on the same images: ours on the device, for both policies and several batches, from images and
-draws to augmented images; the encoder alone, before and after (compiled, bfloat16, channels_last, fed with random
+uniforms to augmented images; the encoder alone, before and after (compiled, bfloat16, channels_last, fed with random
 input that is already on the device: forward, backward and SGD); and torchvision's AutoAugment on the CPU, image by
 image, with a thread for each core. On a small machine, to see that it runs:
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -31,8 +32,10 @@ from rich.table import Table
 from torch import Tensor
 from torchvision.transforms import v2
 
-from vivi.batches.autoaugment import AUTOAUGMENT_DRAWS, Policy, autoaugment
-from vivi.bench.encoder import encoder_alone
+from vivi.data.augment.autoaugment import AUTOAUGMENT_UNIFORMS, Policy, autoaugment
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from encoder import encoder_alone
 
 
 @dataclass(frozen=True)
@@ -106,15 +109,15 @@ class Speed:
             self.json.write_text(json.dumps(found, indent=1) + "\n")
 
     def ours(self, images: Tensor, policy: Policy, device: torch.device) -> Rate:
-        """New draws for every batch; they are drawn beforehand, for a loader draws them elsewhere."""
+        """New uniforms for every batch; they are drawn beforehand, as a loader draws them elsewhere."""
         count = max(4096 // len(images), 1) if device.type == "cuda" else 1
         rng = np.random.default_rng(0)
-        draws = [rng.random((len(images), AUTOAUGMENT_DRAWS), np.float32) for _ in range(count)]
+        uniforms = [rng.random((len(images), AUTOAUGMENT_UNIFORMS), np.float32) for _ in range(count)]
         rates = []
         for _ in range(1 + self.repeats):
             _wait(device)
             began = time.perf_counter()
-            for some in draws:
+            for some in uniforms:
                 autoaugment(images, some, policy)
             _wait(device)
             rates.append(count * len(images) / (time.perf_counter() - began))
@@ -125,11 +128,11 @@ class Speed:
         """GiB that the larger of the policies needs at its peak beside its images and its result; 0 on a CPU."""
         if device.type != "cuda":
             return 0.0
-        draws = np.random.default_rng(0).random((len(images), AUTOAUGMENT_DRAWS), np.float32)
+        uniforms = np.random.default_rng(0).random((len(images), AUTOAUGMENT_UNIFORMS), np.float32)
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         for policy in get_args(Policy):
-            autoaugment(images, draws, policy)
+            autoaugment(images, uniforms, policy)
         return (torch.cuda.max_memory_allocated(device) - before - images.nbytes) / 2**30
 
     def encoder_alone(self, device: torch.device) -> float:

@@ -24,13 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 import vivi
-from vivi.batches.images import LabelledImages, class_balanced, find_images
-from vivi.model.classifier import read_classifier
-from vivi.recipe_files import with_field
-from vivi.recipes import RECIPES, Recipe
-from vivi.training.machine import Machine
-from vivi.training.sources import Sources
-from vivi.training.train import train
+from vivi.data.images import LabelledImages, class_balanced, find_images
+from vivi.model.files import read_classifier
+from vivi.recipes import RECIPES, Images, Recipe
+from vivi.recipes.files import with_field
+from vivi.train.settings import DataPaths, Execution
+from vivi.train.train import train
 from vivi.transfer.features import embed
 from vivi.transfer.probes import accuracy, linear_probe
 
@@ -63,7 +62,7 @@ class CoTrain:
     seeds: tuple[int, ...] = (0, 1, 2)
     validation: bool = False
     """Test on the validation images, for choosing settings."""
-    machine: Machine = field(default_factory=Machine)
+    execution: Execution = field(default_factory=Execution)
     json: Path | None = None
 
     def run(self, console: Console) -> None:
@@ -94,22 +93,22 @@ class CoTrain:
             name, _, value = change.partition("=")
             both = with_field(both, name, value)
         if method == "videos":
-            return replace(both, images=replace(both.images, count=0), loss=replace(both.loss, supervised_weight=0.0))
+            return replace(both, images=Images(), loss=replace(both.loss, supervised_weight=0.0))
         if method == "labels":
-            loss = replace(both.loss, frame="none", video="none", video_weight=0.0)
+            loss = replace(both.loss, frame=None, video=None, video_weight=0.0)
             return replace(both, batch=replace(both.batch, videos=0), loss=loss)
         return both
 
     def scores(self, method: Method, seed: int, console: Console) -> dict[str, float]:
         """Accuracies of one run on held-out images, in percent."""
         run, images = self.out / f"{method}-seed{seed}", self.task / "train800.txt"
-        sources = Sources(
+        paths = DataPaths(
             None if method == "labels" else self.corpus,
             None if method == "videos" else images,
             images_test=None if method == "videos" else self.task / "val200.txt",
         )
         recipe = self.recipe(method, seed)
-        train(recipe, sources, run, self.machine, console)
+        train(recipe, paths, run, self.execution, console)
         labelled = class_balanced(find_images(images), self.fraction, recipe.images.fraction_seed)
         parts = [labelled, *(find_images(self.task / f"{name}.txt") for name in ("val200", "test"))]
         features = [self.features(run, part) for part in parts]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import multiprocessing
 import os
 import subprocess
@@ -27,6 +26,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from PIL import Image
 
+from vivi.runtime.storage import read_checked_json
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from media import write_header_bomb
 
@@ -34,9 +35,9 @@ X265 = {"preset": "ultrafast", "x265-params": "log-level=none:bframes=4:ref=4"}
 # What a worker does with one video.
 WORKER = """
 import sys
-from vivi.video.engines import _attempt
-from vivi.video.piece import PrepareSettings, VideoTask
-from vivi.video.sources import Source
+from vivi.prepare.engines import _attempt
+from vivi.prepare.piece import PrepareSettings, VideoTask
+from vivi.prepare.sources import Source
 task = VideoTask(Source("video", sys.argv[1]), sys.argv[2], PrepareSettings(rate=float(sys.argv[3])))
 _attempt(task)
 """
@@ -108,7 +109,7 @@ def main() -> None:
             _, _, usage = os.wait4(worker.pid, 0)
             seconds = time.monotonic() - began
             (outcome,) = Path(folder).glob("*.json")
-            row = json.loads(outcome.read_text())["row"]
+            row = read_checked_json(outcome)["row"]
         peak = usage.ru_maxrss * 1024 / 1e6
         print(
             f"| {what} | {size:,} | {peak:,.0f} MB | {seconds:.1f} | {row['frames']:,} | {row['reason']} |",

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vivi.video.decode import sample_frames
-from vivi.video.shots import HistogramShotDetector
+from vivi.prepare.decode import sample_frames
+from vivi.prepare.shots import HistogramShotDetector
 
 Boundary = float | tuple[float, float]
 SCENEDETECT_TOLERANCE = 0.25

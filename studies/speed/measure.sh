@@ -30,9 +30,8 @@ flags() { # of a row: its recipe, its batch, and how to measure it
 benches=()
 for name in "$@"; do
     case $name in peers-*) continue ;; esac
-    # Who decodes faster cannot be tried while others compile.
     # shellcheck disable=SC2046
-    python3 -m vivi bench train $(flags "$name") --decode cpu --corpus "$corpus" --lock "$lock" \
+    python3 -m vivi bench train $(flags "$name") --corpus "$corpus" --lock "$lock" \
         --json "$out/$name.json" >"$out/$name.log" 2>&1 9>&- &
     benches+=("$name:$!")
 done

@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
+import timm
 import torch
 
-from vivi.batches.index import open_index
-from vivi.bench.peers import PeerSettings, lightly_loop, plain_loop
-from vivi.video.corpus import Corpus
+from vivi.data.index import open_index
+from vivi.prepare.corpus import Corpus
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from peers import PeerSettings, lightly_loop, plain_loop
 
 
 def main() -> None:
@@ -24,8 +28,7 @@ def main() -> None:
         size=int(size),
         frames=8,
         batch=256,
-        encoder="resnetv2_50",
-        encoder_arguments={},
+        create=partial(timm.create_model, "resnetv2_50", num_classes=0),
         device=device,
         compile=compiled == "compiled",
         workers=int(workers),

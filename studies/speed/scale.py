@@ -4,7 +4,7 @@
 
 So many videos cannot be had here, so a corpus of them is simulated around a small real one. Each of its shards is a
 link to a real shard, and holds real videos under new names, their shots repeated until there are as many as in the
-paper. What `index_shard` would read of it is put together from what it reads of the real shards. From there on
+paper. What `index_shard` would read of a shard is put together from the index of the real corpus. From there on
 everything is the real thing: assembling, writing and opening the index, and `vivi train` in a fresh process, which
 reads and decodes real frames. Not measured is the disk: the few real shards, and the index, are in the page cache.
 
@@ -26,7 +26,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,22 +34,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from vivi.batches.index import (
-    Piece,
-    _key,
-    _stamps,
-    as_dict,
-    assemble,
-    fingerprint,
-    index_shard,
-    open_index,
-    usable_videos,
-)
-from vivi.batches.index_files import save
-from vivi.batches.sampler import eligible, plan
+from vivi.data.index import Index, open_index
+from vivi.data.plan import eligible_videos, plan_videos
+from vivi.prepare import index as index_module
+from vivi.prepare.corpus import VIDEO_SCHEMA, Corpus, ShotWriter, shard_path
+from vivi.prepare.index import IndexTables, build_index, consecutive, index_shard, write_index
 from vivi.recipes import Batch
-from vivi.training.metrics import read_metrics
-from vivi.video.corpus import VIDEO_SCHEMA, Corpus, ShotWriter, shard_path
+from vivi.train.metrics import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,76 +129,67 @@ def synthesize(work: Path) -> Path:
 
 def simulate(real: Path, folder: Path, videos: int) -> Row:
     """Writes a corpus of so many videos around a real one, and its index where training looks for it."""
-    pieces = make_up(real, folder, videos)
+    shards = make_up(real, folder, videos)
     corpus = Corpus(folder)
-    sorting, table = seconds(lambda: usable_videos(corpus))
-    assembling, arrays = seconds(lambda: assemble(table, pieces))
-    stamps = _stamps(folder, table["shard"].to_numpy())
-    index = folder / "index" / _key(table, fingerprint(corpus), stamps)
-    writing, _ = seconds(lambda: save(as_dict(arrays), index))
-    open_index(corpus)  # as the first training does, which notes what it found
+    assembling, tables = seconds(lambda: build_made_up_index(corpus, shards))
+    writing, _ = seconds(lambda: write_index(folder, tables))
     return {
         "videos": videos,
-        "shots": len(arrays.frames),
-        "shards": len(pieces),
-        "assemble_s": sorting + assembling,
+        "shots": tables.shots.num_rows,
+        "shards": len(shards),
+        "assemble_s": assembling,
         "write_s": writing,
-        "index_mb": sum(path.stat().st_size for path in index.iterdir()) / 2**20,
+        "index_mb": sum(path.stat().st_size for path in (folder / "index").glob("*/*")) / 2**20,
         "build_peak_mb": memory(os.getpid())["VmHWM"],
     }
 
 
-def make_up(real: Path, folder: Path, videos: int) -> dict[int, Piece]:
+def build_made_up_index(corpus: Corpus, shards: dict[Path, pa.RecordBatch]) -> IndexTables:
+    """The real `build_index`, which is given what its shards would hold."""
+
+    def made_up(path: Path, videos: pa.Table) -> pa.RecordBatch:
+        return shards[path]
+
+    index_module.index_shard = made_up
+    try:
+        return build_index(corpus)
+    finally:
+        index_module.index_shard = index_shard
+
+
+def make_up(real: Path, folder: Path, videos: int) -> dict[Path, pa.RecordBatch]:
     """Writes all of a corpus but its index, packed in the order of names; returns what its shards would hold."""
     rng = np.random.default_rng(0)
-    few = real_videos(real)
-    numbers, start, count = np.unique(few.shard, return_index=True, return_counts=True)
+    few = open_index(Corpus(real))
+    by_shard = np.argsort(few.shard, kind="stable")
+    numbers, start, count = np.unique(few.shard[by_shard], return_index=True, return_counts=True)
     (folder / "shards").mkdir(parents=True)
     shutil.copy(real / "corpus.json", folder)
-    shots = rng.geometric(1 / SHOTS, videos).astype(np.int32)
-    frames, first_row = np.zeros(videos, np.int32), np.zeros(videos, np.int64)
-    pieces = {}
+    shots = rng.geometric(1 / SHOTS, videos).astype(np.int64)
+    frames, first_row = np.zeros(videos, np.int64), np.zeros(videos, np.int64)
+    shards = {}
     for number, first in enumerate(range(0, videos, VIDEOS_PER_SHARD)):
         some = slice(first, min(first + VIDEOS_PER_SHARD, videos))
         which = number % len(numbers)  # of the real shards
+        path = shard_path(folder, number)
         # Not hard links: a file cannot have as many of them as the paper's corpus has shards.
-        shard_path(folder, number).symlink_to(shard_path(real, int(numbers[which])))
-        pieces[number] = few.repeated(start[which] + np.arange(some.stop - first) % count[which], shots[some])
+        path.symlink_to(shard_path(real, int(numbers[which])))
+        chosen = by_shard[start[which] + np.arange(some.stop - first) % count[which]]
+        shards[path] = repeated_shots(few, chosen, shots[some])
         first_row[some] = np.cumsum(shots[some]) - shots[some]
-        frames[some] = np.add.reduceat(pieces[number].frames, first_row[some])
-    shards = np.arange(videos) // VIDEOS_PER_SHARD
-    write_table(folder, {"shots": shots, "frames": frames, "shard": shards, "first_row": first_row}, rng)
-    return pieces
+        frames[some] = np.add.reduceat(shards[path].column("frames").to_numpy(), first_row[some])
+    numbered = np.arange(videos) // VIDEOS_PER_SHARD
+    write_table(folder, {"shots": shots, "frames": frames, "shard": numbered, "first_row": first_row}, rng)
+    return shards
 
 
-@dataclass(frozen=True)
-class RealVideos:
-    """Some real videos, sorted by shard, and what the index knows of their shots."""
-
-    shard: NDArray[np.int64]  # (videos,)
-    first: NDArray[np.int64]  # (videos,): where its shots begin in `rows`
-    shots: NDArray[np.int64]  # (videos,)
-    rows: Piece
-
-    def repeated(self, videos: NDArray[np.int64], lengths: NDArray[np.int32]) -> Piece:
-        """The shots of these videos, each video's over and over until there are `length` of them."""
-        before = np.repeat(np.cumsum(lengths) - lengths, lengths)
-        within = (np.arange(len(before)) - before) % np.repeat(self.shots[videos], lengths)
-        chosen = np.repeat(self.first[videos], lengths) + within
-        return Piece(self.rows.frames[chosen], self.rows.offsets_at[chosen], self.rows.data_at[chosen])
-
-
-def real_videos(real: Path) -> RealVideos:
-    table = usable_videos(Corpus(real)).sort_by([("shard", "ascending"), ("first_row", "ascending")])
-    shard, first_row, shots = (table[name].to_numpy().astype(np.int64) for name in ("shard", "first_row", "shots"))
-    first, pieces, total = np.zeros_like(first_row), [], 0
-    for number in np.unique(shard):
-        inside = shard == number
-        pieces.append(index_shard(shard_path(real, int(number)), table.filter(pa.array(inside))))
-        first[inside] = total + first_row[inside]
-        total += len(pieces[-1].frames)
-    columns = ([getattr(piece, field.name) for piece in pieces] for field in fields(Piece))
-    return RealVideos(shard, first, shots, Piece(*map(np.concatenate, columns)))
+def repeated_shots(index: Index, videos: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.RecordBatch:
+    """Where the shots of these videos lie, each video's over and over until there are `count` of them."""
+    own = np.diff(index.first_shot)[videos]
+    within = consecutive(np.zeros_like(counts), counts) % np.repeat(own, counts)
+    chosen = np.repeat(index.first_shot[videos], counts) + within
+    names = ("frames", "offsets_at", "data_at")
+    return pa.RecordBatch.from_arrays([pa.array(getattr(index, name)[chosen]) for name in names], names)
 
 
 def write_table(folder: Path, columns: dict[str, NDArray[Any]], rng: np.random.Generator) -> None:
@@ -238,18 +219,20 @@ def write_table(folder: Path, columns: dict[str, NDArray[Any]], rng: np.random.G
 def one_shard(work: Path) -> Row:
     """The time to read the places in a real shard of ordinary size, its bytes in the page cache."""
     rng = np.random.default_rng(0)
-    frame, names, shots, first = rng.bytes(25_000), [], [], []
+    frame, names, shots, first, counts = rng.bytes(25_000), [], [], [], []
     path = work / "shard.arrow"
     with ShotWriter(path) as writer:
         for video in range(VIDEOS_PER_SHARD):
             names.append(f"videos/{video:016x}.mp4")
             shots.append(int(rng.geometric(1 / SHOTS)))
             first.append(writer.rows)
+            counts.append(0)
             for shot in range(shots[-1]):
                 frames = int(rng.geometric(1 / 9))  # a video of some 230 s, sampled at 1 Hz
+                counts[-1] += frames
                 writer.add(names[-1], shot, [float(time) for time in range(frames)], [frame] * frames)
         writer.commit()
-    videos = pa.table({"video": names, "shots": shots, "first_row": first})
+    videos = pa.table({"video": names, "shots": shots, "first_row": first, "frames": counts})
     times = [seconds(lambda: index_shard(path, videos))[0] for _ in range(20)]
     size = path.stat().st_size / 2**20
     path.unlink()
@@ -261,9 +244,9 @@ def use(folder: Path) -> Row:
     reading, corpus = seconds(lambda: Corpus(folder))
     opening, index = seconds(functools.partial(open_index, corpus))
     batch = Batch(videos=256)  # of the paper's 512, so that the smallest corpus here holds two batches
-    choosing, found = seconds(lambda: eligible(index, batch))
-    first, _ = seconds(lambda: plan(index, found, batch, 0, 0))
-    times = [seconds(functools.partial(plan, index, found, batch, 0, step))[0] for step in range(1, 301)]
+    choosing, found = seconds(lambda: eligible_videos(index, batch))
+    first, _ = seconds(lambda: plan_videos(index, found, batch, 0, 0))
+    times = [seconds(functools.partial(plan_videos, index, found, batch, 0, step))[0] for step in range(1, 301)]
     batches = len(found.videos) // batch.videos
     inside = [time for step, time in enumerate(times, 1) if step % batches]  # a new epoch is permuted anew
     return {

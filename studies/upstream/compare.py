@@ -19,13 +19,12 @@ from rich.console import Console
 from rich.table import Table
 
 import vivi
-from vivi.model.encoder import write_encoder
+from vivi.model.files import write_encoder
 from vivi.model.vivi import build_model
-from vivi.recipe_files import find_recipe
-from vivi.training.machine import Machine
-from vivi.training.metrics import read_metrics
-from vivi.training.sources import Sources
-from vivi.training.train import train
+from vivi.recipes.files import find_recipe
+from vivi.train.metrics import read_metrics
+from vivi.train.settings import DataPaths, Execution
+from vivi.train.train import train
 from vivi.transfer.features import embed
 from vivi.transfer.lists import read_task
 from vivi.transfer.probes import knn_accuracy
@@ -47,7 +46,7 @@ class Compare:
     seeds: tuple[int, ...] = (0, 1, 2)
     validation: bool = False
     """Score on validation images (800 train, 200 test), for choosing settings, instead of test images."""
-    machine: Machine = field(default_factory=Machine)
+    execution: Execution = field(default_factory=Execution)
     json: Path | None = None
 
     def run(self, console: Console) -> None:
@@ -67,7 +66,7 @@ class Compare:
         if method == "untrained":
             # The line of step 0 is about the untrained encoder.
             recipe = replace(recipe, steps=1, optimiser=replace(recipe.optimiser, lr=0.0))
-        train(recipe, Sources(self.corpus), run, self.machine, console)
+        train(recipe, DataPaths(self.corpus), run, self.execution, console)
         if method == "untrained":
             write_encoder(run, build_model(recipe).encoder, recipe.name, 0)
         lines = [line for line in read_metrics(run) if "retrieval" in line]

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vivi.training.checkpoint import restore
-from vivi.training.metrics import read_metrics
+from vivi.train.checkpoint import restore
+from vivi.train.metrics import read_metrics
 
 
 def main(first: Path, second: Path) -> None:

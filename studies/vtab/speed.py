@@ -10,6 +10,7 @@ to updated weights, and is one whole run of the protocol. Both in one process, t
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,9 +19,8 @@ import torch
 import tyro
 from rich.console import Console
 
-from vivi.bench.encoder import encoder_alone
-from vivi.progress import duration
-from vivi.training.distributed import choose_device
+from vivi.runtime.distributed import choose_device
+from vivi.runtime.progress import duration
 from vivi.transfer.estimate import sweep_seconds
 from vivi.transfer.examples import Examples, Task
 from vivi.transfer.finetune import Tuner, Tuning
@@ -30,6 +30,10 @@ from vivi.transfer.pictures import Pictures
 from vivi.transfer.results import Setting
 from vivi.transfer.settings import Sweep
 from vivi.transfer.tasks import VTAB
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from encoder import encoder_alone
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vivi.errors import UserError, first_line
-from vivi.storage import LARGE, read_file
+from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.storage import LARGE, read_file
 
 _NAMED = 3  # of what is wrong in the same way
 _ROUNDING = 0.02  # pixels by which a box whose place and size were both rounded may stick out

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from itertools import islice, tee
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivi.batches.pictures import read_whole_picture
+from vivi.data.decode import read_image
 from vivi.detection.sets import DetectionImage, DetectionSet
-from vivi.errors import first_line
-from vivi.machine import available_cores
+from vivi.runtime.errors import first_line
+from vivi.runtime.machine import available_cores
+from vivi.runtime.read_ahead import map_ahead
 
 _AHEAD = 3  # batches that are being read while another one is computed
 _MOST_AHEAD = 2 << 30  # bytes of them, if one alone is not more
@@ -138,18 +139,12 @@ def _read_ahead(
     data: DetectionSet, plans: Iterable[_Plan], size: int, threads: int, pin: bool
 ) -> Generator[Batch, None, None]:
     """Planned batches, in order, a few of them ahead of whoever asks."""
-    most = _batches_ahead(data, size)
-    pool = ThreadPoolExecutor(threads or available_cores(), "detection")
-    try:
-        waiting: deque[tuple[_Plan, list[Future[_Read]]]] = deque()
+    ahead = size * _batches_ahead(data, size)
+    plans, again = tee(plans)
+    images = ((data.images[index], flip) for plan in again for index, flip in plan[0])
+    with closing(map_ahead(lambda image: _read(*image, pin), images, threads or available_cores(), ahead)) as read:
         for plan in plans:
-            waiting.append((plan, [pool.submit(_read, data.images[index], flip, pin) for index, flip in plan[0]]))
-            if len(waiting) > most:
-                yield _gathered(*waiting.popleft())
-        while waiting:
-            yield _gathered(*waiting.popleft())
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+            yield _gathered(plan, list(islice(read, len(plan[0]))))
 
 
 def _batches_ahead(data: DetectionSet, size: int) -> int:
@@ -167,8 +162,7 @@ class _Read:
     unreadable: str
 
 
-def _gathered(plan: _Plan, futures: Sequence[Future[_Read]]) -> Batch:
-    read = [future.result() for future in futures]
+def _gathered(plan: _Plan, read: Sequence[_Read]) -> Batch:
     return Batch(
         indices=tuple(index for index, _ in plan[0]),
         images=[one.pixels for one in read],
@@ -203,7 +197,7 @@ def _target(image: DetectionImage, some: NDArray[np.int64], flip: bool) -> dict[
 
 def _whole_image(image: DetectionImage) -> Tensor:
     """uint8 (3, height, width) of the size it had when the set was opened."""
-    pixels = read_whole_picture(image.path)
+    pixels = torch.from_numpy(read_image(image.path, reduce=False)).permute(2, 0, 1)
     height, width = pixels.shape[1:]
     if (width, height) != (image.width, image.height):
         raise ValueError(f"it is {width} × {height} now, not {image.width} × {image.height}")

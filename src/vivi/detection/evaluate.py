@@ -22,27 +22,29 @@ import torch
 from rich.console import Console
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vivi.batches.pixels import upload
+from vivi.data.packed import upload
 from vivi.detection.batches import Batch, test_batches
 from vivi.detection.network import Detector, build_detector
 from vivi.detection.pictures import choose_images, draw_detections
 from vivi.detection.result import DetectionResult, DetectorRun, Precision, read_run
 from vivi.detection.score import Detections, average_precision
 from vivi.detection.sets import open_sets
-from vivi.detection.settings import Detected, Machine, Tuned
+from vivi.detection.settings import Detected, DetectionExecution, Tuned
 from vivi.detection.train import Job, Trained, out_of_memory_named, train_detector
-from vivi.errors import UserError
-from vivi.progress import ProgressLine
-from vivi.storage import StorageError, locked, read_file, write_atomically
-from vivi.training.distributed import World, join_world, said_once
-from vivi.training.stop import StopRequest
+from vivi.runtime.distributed import World, join_world, only_rank_0_explains
+from vivi.runtime.errors import UserError
+from vivi.runtime.progress import ProgressLine
+from vivi.runtime.signals import StopRequest
+from vivi.runtime.storage import StorageError, locked, read_file, write_atomically
 from vivi.transfer.models import Model, load_model
 from vivi.transfer.names import plain
 from vivi.transfer.results import read_all, versions, write_result
 from vivi.transfer.subject import check_name
 
 
-def evaluate_detection(subject: Detected, tuned: Tuned, machine: Machine, console: Console) -> DetectionResult:
+def evaluate_detection(
+    subject: Detected, tuned: Tuned, machine: DetectionExecution, console: Console
+) -> DetectionResult:
     """Trains and tests detectors, and writes the result; the same call goes on after a stop."""
     try:
         with join_world(machine.device) as world:
@@ -55,9 +57,11 @@ def evaluate_detection(subject: Detected, tuned: Tuned, machine: Machine, consol
 class _Evaluation:
     """All that the runs have in common."""
 
-    def __init__(self, subject: Detected, tuned: Tuned, machine: Machine, world: World, console: Console) -> None:
+    def __init__(
+        self, subject: Detected, tuned: Tuned, machine: DetectionExecution, world: World, console: Console
+    ) -> None:
         self.subject, self.machine, self.world, self.console = subject, machine, world, console
-        with said_once():
+        with only_rank_0_explains():
             tuned.check()
             machine.check()
             self.tuned = tuned.resolved()
@@ -76,7 +80,7 @@ class _Evaluation:
             # All calls with these settings begin with this seed, so its folder stands for those of the others. Other
             # settings and encoders may be evaluated into the same --out at the same time.
             folder = self._folder(0)
-            self.world.first_alone(lambda: stack.enter_context(locked(folder, "vivi evaluate detection")))
+            self.world.on_rank_0(lambda: stack.enter_context(locked(folder, "vivi evaluate detection")))
             return self._evaluate()
 
     def _evaluate(self) -> DetectionResult:
@@ -118,7 +122,7 @@ class _Evaluation:
         trained = train_detector(Job(self._build, self.train, self.tuned, seed, folder, *about), stop)
         show(self.tuned.steps, "testing")
         detections, unreadable = self._detect(trained.detector, stop)
-        run = self.world.first_alone(lambda: self._finish(seed, trained, detections, unreadable, began))
+        run = self.world.on_rank_0(lambda: self._finish(seed, trained, detections, unreadable, began))
         self.console.print(f"run {seed + 1}: {_said(run)}" if run else "", soft_wrap=True)
         found = run or self._find(seed)
         if found is None:  # the first process has just written it
@@ -139,8 +143,8 @@ class _Evaluation:
                 for some in itertools.islice(batches, 1):
                     mine.update(zip(some.indices, self._found(detector, some), strict=True))
                     unreadable += some.unreadable
-        everywhere = {index: one for part in world.gather_objects(mine) for index, one in part.items()}
-        lines = [line for part in world.gather_objects(unreadable) for line in part]
+        everywhere = {index: one for part in world.all_gather_object(mine) for index, one in part.items()}
+        lines = [line for part in world.all_gather_object(unreadable) for line in part]
         return [everywhere[index] for index in range(len(self.test.images))], lines
 
     def _found(self, detector: Detector, batch: Batch) -> Iterator[Detections]:
@@ -246,7 +250,7 @@ class _Evaluation:
         )
 
 
-def check_machine(model: Model, tuned: Tuned, machine: Machine, world: World) -> None:
+def check_machine(model: Model, tuned: Tuned, machine: DetectionExecution, world: World) -> None:
     """Raises for what the processes cannot share, or cannot compute piece by piece."""
     if tuned.batch % world.size:
         raise UserError(

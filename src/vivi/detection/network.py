@@ -39,7 +39,7 @@ from torchvision.ops import box_iou
 
 from vivi.detection.pyramid import Maps, Pyramid
 from vivi.detection.settings import Norm
-from vivi.model.encoder import memory_format
+from vivi.model.architecture import memory_format
 from vivi.transfer.models import Model
 
 POSITIVE, BACKGROUND = 0.5, 0.4  # IoU from which on an anchor is an object, and below which it is none

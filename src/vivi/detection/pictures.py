@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from vivi.batches.pictures import read_whole_picture
+from vivi.data.decode import read_image
 from vivi.detection.score import Detections
 from vivi.detection.sets import DetectionImage, DetectionSet
-from vivi.storage import write_atomically
+from vivi.runtime.storage import write_atomically
 
 WIDTH = 1600
 """Pixels of a sheet, at most."""
@@ -143,10 +143,9 @@ def _picture(data: DetectionSet, number: int, found: Detections, threshold: floa
 def _read(image: DetectionImage) -> Image.Image:
     """The picture, or grey where it cannot be read."""
     try:
-        pixels = read_whole_picture(image.path).permute(1, 2, 0)  # (height, width, 3)
+        return Image.fromarray(read_image(image.path, reduce=False))
     except (OSError, ValueError):
         return Image.new("RGB", (image.width, image.height), _GREY)
-    return Image.fromarray(pixels.contiguous().numpy())
 
 
 def _scaled(box: NDArray[np.float32], scale: float, picture: Image.Image) -> Rectangle:

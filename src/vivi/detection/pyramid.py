@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
-from vivi.errors import UserError, first_line
+from vivi.runtime.errors import UserError, first_line
 from vivi.transfer.foreign import SlimResNet, Unit, pool_same
 
 STRIDES = (8, 16, 32)

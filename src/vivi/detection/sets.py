@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vivi.batches.pictures import plain_jpeg_size
+from vivi.data.decode import plain_jpeg_size
 from vivi.detection.annotations import (
     Box,
     Content,
@@ -37,10 +37,10 @@ from vivi.detection.annotations import (
     read_content,
     whole,
 )
-from vivi.errors import UserError
-from vivi.images import open_image
-from vivi.machine import available_cores
-from vivi.paths import leads_out
+from vivi.runtime.errors import UserError
+from vivi.runtime.image_files import open_image
+from vivi.runtime.machine import available_cores
+from vivi.runtime.storage import leads_out
 
 _COCO = ("instances_{}.json", "annotations/instances_{}.json", "annotations/instances_{}2017.json")
 _ROBOFLOW = "{}/_annotations.coco.json"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from vivi.errors import UserError, check_ranges
+from vivi.runtime.errors import UserError, check_ranges
 
 Norm = Literal["synchronised", "frozen"]
 SEEDS = 3
@@ -103,7 +103,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class Machine:
+class DetectionExecution:
     """How it is carried out: none of it changes the result but by rounding."""
 
     device: str = "auto"

@@ -23,21 +23,27 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vivi.batches.pixels import upload
-from vivi.console import SafeConsole
+from vivi.data.packed import upload
 from vivi.detection.batches import Batch, train_batches
 from vivi.detection.network import Detector
 from vivi.detection.sets import DetectionSet
-from vivi.detection.settings import Machine, Tuned
-from vivi.errors import UserError
+from vivi.detection.settings import DetectionExecution, Tuned
 from vivi.recipes import Optimiser
-from vivi.storage import read_file, write_atomically
-from vivi.training.checkpoint import NothingToRestore, restore, save
-from vivi.training.distributed import World
-from vivi.training.metrics import MetricsLog
-from vivi.training.schedule import learning_rate
-from vivi.training.state import build_optimiser, load_state, share_state, state_tensors
-from vivi.training.stop import StopRequest
+from vivi.runtime.console import SafeConsole
+from vivi.runtime.distributed import World
+from vivi.runtime.errors import UserError
+from vivi.runtime.signals import StopRequest
+from vivi.runtime.storage import read_file, write_atomically
+from vivi.train.checkpoint import (
+    NothingToRestore,
+    broadcast_state,
+    load_state,
+    restore,
+    save,
+    state_tensors,
+)
+from vivi.train.metrics import MetricsLog
+from vivi.train.optimiser import build_optimiser, learning_rate
 
 DECAY_AT = (2 / 3, 8 / 9)  # where the learning rate falls to a tenth: 60,000 and 80,000 of 90,000
 LOOK_EVERY = 20  # steps between two looks at the loss, which make the host wait for the device
@@ -74,7 +80,7 @@ class Job:
     tuned: Tuned  # resolved
     seed: int
     folder: Path
-    machine: Machine
+    machine: DetectionExecution
     world: World
     console: Console
     show: Callable[[int, str], None]  # so many steps are done, and what is going on
@@ -191,7 +197,7 @@ class _Attempt:
         with out_of_memory_named():
             losses = self._gradients(batch)
         gradients = [p.grad for p in self.detector.parameters() if p.grad is not None]
-        self.job.world.add_up([*gradients, *losses.values()])
+        self.job.world.all_reduce([*gradients, *losses.values()])
         clip = self.job.tuned.clip or math.inf
         self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.detector.parameters(), clip)
         self.optimiser.step()
@@ -215,7 +221,7 @@ class _Attempt:
 
     def _look(self) -> str:
         """Reads the losses since the last look; what is wrong with them."""
-        self.unreadable.update(*self.job.world.gather_objects(self.unreadable))
+        self.unreadable.update(*self.job.world.all_gather_object(self.unreadable))
         looked = len(self.losses)
         self.losses += torch.stack(self.waiting).tolist()
         self.waiting.clear()
@@ -255,9 +261,9 @@ class _Attempt:
         """Puts the checkpoint of an interrupted attempt in place; returns its step. The first process reads it and
         gives it to the others: they may see another folder, or none."""
         world = self.job.world
-        start, self.losses, unreadable = world.broadcast_object(world.first_alone(self._read)) or (0, [], [])
+        start, self.losses, unreadable = world.broadcast_object(world.on_rank_0(self._read)) or (0, [], [])
         self.unreadable.update(unreadable)
-        share_state(self.detector, self.optimiser, world)
+        broadcast_state(self.detector, self.optimiser, world)
         return start
 
     def _read(self) -> tuple[int, list[float], list[str]] | None:

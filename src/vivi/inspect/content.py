@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from PIL import Image
 
-from vivi.errors import UserError
-from vivi.storage import write_atomically
-from vivi.video.corpus import REMEDY, Corpus, VideoRow, shard_numbers, shard_path
-from vivi.video.jpeg import is_intact
-from vivi.video.places import check_shards, videos_by_place
-from vivi.video.statistics import MAX_SHARDS_READ, Statistics, corpus_statistics, skipped_by_reason
+from vivi.prepare.corpus import REMEDY, Corpus, VideoRow, shard_numbers, shard_path
+from vivi.prepare.jpeg import is_intact
+from vivi.prepare.places import check_shards, videos_by_place
+from vivi.prepare.statistics import MAX_SHARDS_READ, Statistics, corpus_statistics, skipped_by_reason
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import write_atomically
 
 THUMBNAIL_PREFIX = "vivi-"
 THUMBNAIL_HEIGHT = 144

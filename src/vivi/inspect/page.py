@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from vivi.errors import UserError, first_line
 from vivi.inspect.content import THUMBNAIL_PREFIX, Strip, choose_videos, film_strip, overview
 from vivi.inspect.html import render
 from vivi.pages import check_free, unwritable_named
-from vivi.storage import write_atomically
-from vivi.video.corpus import Corpus
+from vivi.prepare.corpus import Corpus
+from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.storage import write_atomically
 
 
 def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path:

@@ -10,10 +10,9 @@ import csv
 import io
 import os
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,13 +22,14 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from vivi.errors import UserError, first_line
 from vivi.pages import check_free, unwritable_named
-from vivi.progress import ProgressLine
-from vivi.storage import fsync, storage
-from vivi.video.corpus import SHOT_SCHEMA, Corpus, open_shard, shard_path
-from vivi.video.jpeg import is_intact
-from vivi.video.places import videos_by_place
+from vivi.prepare.corpus import SHOT_SCHEMA, Corpus, open_shard, shard_path
+from vivi.prepare.jpeg import is_intact
+from vivi.prepare.places import videos_by_place
+from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.progress import ProgressLine
+from vivi.runtime.read_ahead import map_ahead
+from vivi.runtime.storage import fsync, storage
 
 LIST = "damaged.csv"
 # Reading waits for the disk, and neither it nor summing up nor decoding holds Python's lock.
@@ -110,19 +110,16 @@ def _checked(corpus: Path, videos: pa.Table, console: Console) -> Iterator[Check
     shard = videos["shard"].to_numpy()
     numbers, starts, counts = np.unique(shard, return_index=True, return_counts=True)
     total = int(videos["frames"].to_numpy().sum(dtype=np.int64))
-    with ProgressLine("verify", total, console) as line, ThreadPoolExecutor(_THREADS) as threads:
+    shards = zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True)
+    with ProgressLine("verify", total, console) as line:
         progress = _Progress(line, total)
-        ahead: deque[Future[Checked]] = deque()
-        try:
-            for number, start, count in zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True):
-                inside = videos.slice(start, count)
-                ahead.append(threads.submit(check_shard, shard_path(corpus, number), number, inside, progress))
-                if len(ahead) > 2 * _THREADS:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            threads.shutdown(cancel_futures=True)
+
+        def check(shard: tuple[int, int, int]) -> Checked:
+            number, start, count = shard
+            return check_shard(shard_path(corpus, number), number, videos.slice(start, count), progress)
+
+        with closing(map_ahead(check, shards, _THREADS, 2 * _THREADS)) as checked:
+            yield from checked
 
 
 class _Progress:

@@ -1,61 +1,61 @@
-"""The order losses: say whether the shots of a video stand in their order."""
+"""The order losses: tell whether the shots of a video are in order."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vivi.model.heads import mlp, precise
+from vivi.losses.base import Measured, VideoLoss, cross_entropy, uniforms_for
+from vivi.losses.layers import mlp
 
 
-class Order(nn.Module):
-    """For two shots: they are reversed with probability one half, and an MLP on both says whether they were."""
+class Order(VideoLoss):
+    """For two shots: they are reversed with probability one half, and an MLP on both tells whether they were."""
 
-    def __init__(self, features: int = 512, hidden: int = 512) -> None:
+    metrics: ClassVar = {"order_accuracy": "order accuracy"}
+
+    def __init__(self, features: int, shots: int = 2, hidden: int = 512) -> None:
         super().__init__()
         self.classify = mlp(2 * features, hidden, 2)
 
-    def forward(self, e: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """e is (groups, videos, 2, features), noise (groups, videos, 3), of which the first column decides."""
-        if e.shape[2] != 2:
-            raise ValueError(f"Order is for 2 shots of a video, not {e.shape[2]}: use ShuffledOrder")
-        reverse = noise[..., 0] < 0.5  # (groups, videos)
-        shots = torch.where(reverse[..., None, None], e.flip(2), e)
-        return _classification(self.classify(shots.flatten(2)), reverse)
+    def measure(self, e: Tensor, uniforms: Tensor | None = None) -> Measured:
+        """e is (..., videos, 2, features), uniforms (..., videos, 3), of which the first column decides."""
+        if e.shape[-2] != 2:
+            raise ValueError(f"Order is for 2 shots of a video, not {e.shape[-2]}: use Shuffle")
+        reverse = uniforms_for(e, uniforms)[..., 0] < 0.5  # (..., videos)
+        shots = torch.where(reverse[..., None, None], e.flip(-2), e)
+        loss, accuracy = cross_entropy(self.classify(shots.flatten(-2)), reverse.long(), (-1,))
+        return loss, {"order_accuracy": accuracy}
 
 
-class ShuffledOrder(nn.Module):
-    """For three shots and more: half of the videos are shuffled, and an MLP on all shots says whether it was so."""
+class Shuffle(VideoLoss):
+    """For three shots and more: half of the videos are shuffled, and an MLP on all shots tells which."""
+
+    metrics: ClassVar = {"order_accuracy": "order accuracy"}
 
     def __init__(self, features: int, shots: int, hidden: int = 512) -> None:
         super().__init__()
         self.classify = mlp(shots * features, hidden, 2)
 
-    def forward(self, e: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """e is (groups, videos, shots, features), noise (groups, videos, shots + 1)."""
-        order, shuffled = shuffled_order(noise)
-        shots = e.gather(2, order.unsqueeze(-1).expand_as(e))
-        return _classification(self.classify(shots.flatten(2)), shuffled)
+    def measure(self, e: Tensor, uniforms: Tensor | None = None) -> Measured:
+        """e is (..., videos, shots, features), uniforms (..., videos, shots + 1)."""
+        order, shuffled = shuffled_order(uniforms_for(e, uniforms))
+        shots = e.gather(-2, order.unsqueeze(-1).expand_as(e))
+        loss, accuracy = cross_entropy(self.classify(shots.flatten(-2)), shuffled.long(), (-1,))
+        return loss, {"order_accuracy": accuracy}
 
 
-def shuffled_order(noise: Tensor) -> tuple[Tensor, Tensor]:
+def shuffled_order(uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """The order of the shots of each video, (..., shots), and whether it was shuffled, (...).
 
-    It comes from noise (..., shots + 1): the first column decides whether, the others how. A shuffled video is never
-    in order: where the draw leaves all shots in place, they are reversed.
+    It comes from uniforms (..., shots + 1): the first column decides whether, the others how. A shuffled video is
+    never in order: where the permutation leaves all shots in place, they are reversed.
     """
-    shuffled = noise[..., 0] < 0.5
-    drawn = noise[..., 1:].argsort(dim=-1, stable=True)
-    in_order = torch.arange(drawn.shape[-1], device=noise.device)
-    unchanged = (drawn == in_order).all(-1, keepdim=True)
-    drawn = torch.where(unchanged, in_order.flip(0), drawn)
-    return torch.where(shuffled.unsqueeze(-1), drawn, in_order), shuffled
-
-
-def _classification(logits: Tensor, truth: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Cross-entropy and accuracy of each group, from logits (groups, videos, 2); the second class is `truth`."""
-    scores = precise(logits).log_softmax(-1)
-    classes = truth.long()  # (groups, videos)
-    loss = -scores.gather(-1, classes.unsqueeze(-1)).mean((1, 2))
-    accuracy = (scores.argmax(-1) == classes).to(scores.dtype).mean(1)
-    return loss, {"order_accuracy": accuracy}
+    shuffled = uniforms[..., 0] < 0.5
+    permutation = uniforms[..., 1:].argsort(dim=-1, stable=True)
+    in_order = torch.arange(permutation.shape[-1], device=uniforms.device)
+    unchanged = (permutation == in_order).all(-1, keepdim=True)
+    permutation = torch.where(unchanged, in_order.flip(0), permutation)
+    return torch.where(shuffled.unsqueeze(-1), permutation, in_order), shuffled

@@ -1,19 +1,23 @@
-"""The rotation loss: say by which multiple of 90 degrees a frame was turned."""
+"""The rotation loss: tell by which multiple of 90 degrees a frame was turned."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vivi.model.heads import linear, precise
+from vivi.losses.base import FrameLoss, Measured
+from vivi.losses.layers import float32, linear
 
 
-class Rotation(nn.Module):
+class Rotation(FrameLoss):
     """A linear head with four outputs and cross-entropy, on all four copies of every frame."""
 
     copies = 4
+    metrics: ClassVar = {"rotation_accuracy": "rotation accuracy"}
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, shots: int = 1) -> None:
         super().__init__()
         self.head = linear(features, 4)
 
@@ -21,10 +25,10 @@ class Rotation(nn.Module):
         """Copy r is turned by 90 * r degrees: (cores, shots, frames, 3, H, W) -> (cores, 4, shots, ...)."""
         return torch.stack([torch.rot90(frames, turns, (-2, -1)) for turns in range(4)], dim=1)
 
-    def forward(self, h: Tensor, noise: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """h (cores, 4, shots, frames, d) belongs to the copies `views` makes, in their order; noise is not used."""
-        scores = precise(self.head(h)).log_softmax(-1)  # (cores, 4, shots, frames, 4)
-        right = scores.diagonal(dim1=1, dim2=4)  # (cores, shots, frames, 4): copy r's score of turn r
+    def measure(self, h: Tensor, uniforms: Tensor | None = None) -> Measured:
+        """h is (..., 4, shots, frames, features), of the copies that `views` makes, in their order."""
+        scores = float32(self.head(h)).log_softmax(-1)  # (..., 4, shots, frames, 4)
+        correct = scores.diagonal(dim1=-4, dim2=-1)  # (..., shots, frames, 4): copy r's score of turn r
         turns = torch.arange(4, device=h.device)[:, None, None]
-        accuracy = (scores.argmax(-1) == turns).to(scores.dtype).mean((1, 2, 3))
-        return -right.mean((1, 2, 3)), {"rotation_accuracy": accuracy}
+        accuracy = (scores.argmax(-1) == turns).to(scores.dtype).mean((-3, -2, -1))
+        return -correct.mean((-3, -2, -1)), {"rotation_accuracy": accuracy}

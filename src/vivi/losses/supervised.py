@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import ClassVar
 
-from vivi.model.heads import linear, precise
+from torch import Tensor
+
+from vivi.losses.base import Loss, Measured, cross_entropy
+from vivi.losses.layers import linear
 
 
-class Supervised(nn.Module):
+class Supervised(Loss):
     """A linear classifier on the representation, and cross-entropy; every copy of an image counts."""
+
+    label = "labels"
+    metrics: ClassVar = {"supervised_accuracy": "label accuracy"}
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
         self.head = linear(features, classes)
 
-    def forward(self, h: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """h (cores, copies, images, augmented, d), labels (cores, images)."""
-        scores = precise(self.head(h)).log_softmax(-1)  # (cores, copies, images, augmented, classes)
-        truth = labels[:, None, :, None].expand(scores.shape[:-1])
-        loss = -scores.gather(-1, truth.unsqueeze(-1)).squeeze(-1).mean((1, 2, 3))
-        accuracy = (scores.argmax(-1) == truth).to(scores.dtype).mean((1, 2, 3))
+    def measure(self, h: Tensor, labels: Tensor | None = None) -> Measured:
+        """h is (..., views, images, copies, features), labels (..., images)."""
+        assert labels is not None
+        logits = self.head(h)  # (..., views, images, copies, classes)
+        loss, accuracy = cross_entropy(logits, labels[..., None, :, None].expand(logits.shape[:-1]), (-3, -2, -1))
         return loss, {"supervised_accuracy": accuracy}

@@ -1,4 +1,7 @@
-"""Files of tensors and of facts about them, each with a checksum of its own content.
+"""The files of a trained model, each with a checksum of its own content.
+
+    encoder.safetensors, encoder.json          weights under timm's names, and how to make the model for them
+    classifier.safetensors, classifier.json    weight and bias on the encoder's features, and the classes' names
 
 A disk, a network or a person may alter a file without a trace. The checksum tells: a safetensors file has it in its
 metadata, where other readers pass over it, a JSON file in the field `checksum`. A file without one is read as it is:
@@ -10,18 +13,27 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
-from vivi.errors import UserError, first_line
-from vivi.storage import json_crc32, write_atomically
+from vivi.model.architecture import Architecture, timm_config
+from vivi.recipes.check import SIZES, WIDTHS
+from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.storage import WEIGHTS, json_crc32, read_file, write_atomically
+
+if TYPE_CHECKING:
+    from vivi.model.encoder import Encoder
 
 _KEY = "vivi_checksum"  # in the metadata of a safetensors file
+
+
+# --- tensors ---
 
 
 def checksum(about: str, tensors: Mapping[str, Tensor]) -> str:
@@ -37,11 +49,11 @@ def checksum(about: str, tensors: Mapping[str, Tensor]) -> str:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """A safetensors file, which any reader of such files can read."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, _ordered(save(plain, {"format": "pt", _KEY: checksum("", plain)})))
+    write_atomically(path, _with_sorted_metadata(save(plain, {"format": "pt", _KEY: checksum("", plain)})))
 
 
-def _ordered(content: bytes) -> bytes:
-    """The same file with its metadata sorted: safetensors writes it in any order, and equal runs are equal bytes."""
+def _with_sorted_metadata(content: bytes) -> bytes:
+    """safetensors writes metadata in any order, and equal runs are to be equal bytes."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -85,18 +97,199 @@ def check_values(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], where
             )
 
 
-def write_facts(path: Path, facts: Mapping[str, Any], indent: int) -> None:
-    """A JSON file of these fields."""
-    sealed = {**facts, "checksum": f"{json_crc32(facts):08x}"}
-    write_atomically(path, json.dumps(sealed, indent=indent).encode() + b"\n")
+# --- JSON ---
 
 
-def check_facts(facts: Mapping[str, Any], path: Path) -> None:
+def _write_json(path: Path, content: Mapping[str, Any], indent: int) -> None:
+    with_checksum = {**content, "checksum": f"{json_crc32(content):08x}"}
+    write_atomically(path, json.dumps(with_checksum, indent=indent).encode() + b"\n")
+
+
+def _check_json(content: Mapping[str, Any], path: Path) -> None:
     """Raises where the fields of a JSON file do not match their checksum, if it has one."""
-    fields = dict(facts)
+    fields = dict(content)
     expected = fields.pop("checksum", None)
     if expected is not None and expected != f"{json_crc32(fields):08x}":
         raise UserError(
             f"{path} was altered or damaged: it does not match its checksum; copy it again from its run, "
             "or remove its field 'checksum' if the change is meant"
         )
+
+
+# --- the encoder ---
+
+# What plain timm does not know of: said in encoder.json where it is so.
+_VARIANTS = ("group_norm", "patch_strides")
+# What encoder.json may say.
+_SIZES = (1, SIZES[1])
+_ARGUMENTS: dict[str, tuple[float, float]] = {"width_factor": WIDTHS, "img_size": _SIZES}
+_MEANS, _STDS = (-10, 10), (1e-3, 100)
+
+
+def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
+    """encoder.safetensors, which plain timm loads, and encoder.json, which says how."""
+    architecture = encoder.architecture
+    about = {
+        "timm_name": architecture.name,
+        "timm_arguments": {"num_classes": 0, **architecture.arguments},
+        "input_size": architecture.size,
+        "mean": architecture.mean,
+        "std": architecture.std,
+        **{name: True for name in _VARIANTS if getattr(architecture, name)},
+        "features": encoder.features,
+        "recipe": recipe,
+        "step": step,
+    }
+    write_tensors(run / "encoder.safetensors", encoder.backbone.state_dict())
+    _write_json(run / "encoder.json", about, indent=2)
+
+
+def read_encoder(path: Path) -> tuple[Architecture, dict[str, Tensor]]:
+    """What write_encoder wrote: `path` is the run, or its encoder.safetensors."""
+    try:
+        weights = path / "encoder.safetensors" if path.is_dir() else path
+        if weights.exists() and not weights.is_file():
+            raise UserError(f"the encoder {weights} is no file; name a run, or its encoder.safetensors")
+        content = read_file(weights, WEIGHTS)
+    except FileNotFoundError:
+        raise UserError(f"there is no encoder at {path}; a run has one from its first checkpoint on") from None
+    except OSError as error:
+        raise UserError(f"the encoder {path} cannot be read ({error.strerror})") from None
+    about = weights.parent / "encoder.json"
+    try:
+        fields = json.loads(read_file(about))
+        architecture = _parse_architecture(fields)
+    except UserError as error:
+        raise UserError(f"{about}: {error}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{about} is missing or damaged ({first_line(error)})") from None
+    _check_json(fields, about)
+    return architecture, parse_tensors(content, weights)
+
+
+def _parse_architecture(about: Any) -> Architecture:
+    """The architecture in the fields of an encoder.json. Each is checked: timm does what its arguments say, and
+    among them are files to load and sizes to allocate."""
+    name, size, mean, std = about["timm_name"], about["input_size"], tuple(about["mean"]), tuple(about["std"])
+    arguments = {name: value for name, value in about["timm_arguments"].items() if name != "num_classes"}
+    for argument, value in arguments.items():
+        if argument not in _ARGUMENTS:
+            raise ValueError(f"timm_arguments has {argument[:80]!r}, which no run of vivi has")
+        _check_number(argument, value, _ARGUMENTS[argument], whole=argument == "img_size")
+    if about["timm_arguments"].get("num_classes", 0) != 0:
+        raise ValueError("num_classes must be 0")
+    if not isinstance(name, str) or len(mean) != 3 or len(std) != 3:
+        raise ValueError("timm_name must be text, mean and std three numbers each")
+    timm_config(name)
+    _check_number("input_size", size, _SIZES, whole=True)
+    for field, values, allowed in (("mean", mean, _MEANS), ("std", std, _STDS)):
+        for value in values:
+            _check_number(field, value, allowed)
+    variants = {name: about.get(name, False) for name in _VARIANTS}
+    if not all(isinstance(value, bool) for value in variants.values()):
+        raise ValueError(f"{' and '.join(_VARIANTS)} must be true or false")
+    return Architecture(name, arguments, int(size), mean, std, **variants)
+
+
+def _check_number(name: str, value: Any, allowed: tuple[float, float], whole: bool = False) -> None:
+    least, most = allowed
+    if type(value) not in (int, float) or not least <= value <= most or (whole and value != int(value)):
+        kind = "whole number" if whole else "number"
+        raise ValueError(f"{name} must be a {kind} between {least:g} and {most:g}")
+
+
+def backbone_with_weights(architecture: Architecture, state: Mapping[str, Tensor], where: object) -> nn.Module:
+    """The network with these weights; raises where they do not fit."""
+    try:
+        _check_shapes(architecture, state)
+        backbone = architecture.create_or_explain()
+        check_values(state, backbone.state_dict(), where)
+        backbone.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"{where} does not fit {architecture}: {first_line(error)}") from None
+    return backbone
+
+
+def _check_shapes(architecture: Architecture, state: Mapping[str, Tensor]) -> None:
+    """Raises RuntimeError where the weights do not fit, before the network takes memory: a file that somebody sent
+    may name the largest of all."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        try:
+            outline = architecture.create()
+        except Exception:  # it needs real numbers while it is made, or cannot be made; create_or_explain tells
+            return
+    # Counters that change no output; some files lack them, and torch would warn of the meta device.
+    counters = {name: own for name, own in outline.state_dict().items() if name.endswith("num_batches_tracked")}
+    outline.load_state_dict({**counters, **{name: tensor.to("meta") for name, tensor in state.items()}})
+
+
+# --- the classifier ---
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The linear classifier on the encoder's representations: logits are `weight` times one, plus `bias`."""
+
+    weight: Tensor  # (classes, features)
+    bias: Tensor  # (classes,)
+    classes: tuple[str, ...]  # their names, in the order of the logits
+
+    def layer(self) -> nn.Linear:
+        """As a module: representations (n, features) -> logits (n, classes)."""
+        classes, features = self.weight.shape
+        # Without initial weights: these would take random numbers from training.
+        layer: nn.Linear = nn.utils.skip_init(nn.Linear, features, classes, device=self.weight.device)
+        with torch.no_grad():
+            layer.weight.copy_(self.weight)
+            layer.bias.copy_(self.bias)
+        return layer
+
+
+def write_classifier(run: Path, classifier: Classifier, step: int) -> None:
+    """classifier.safetensors, with `weight` and `bias`, and classifier.json, which names the classes."""
+    tensors = {"weight": classifier.weight, "bias": classifier.bias}
+    about = {"classes": classifier.classes, "features": classifier.weight.shape[1], "step": step}
+    write_tensors(run / "classifier.safetensors", {name: tensor.float() for name, tensor in tensors.items()})
+    _write_json(run / "classifier.json", about, indent=1)
+
+
+def read_classifier(run: Path) -> Classifier:
+    """What write_classifier wrote."""
+    weights, about = run / "classifier.safetensors", run / "classifier.json"
+    try:
+        content = read_file(weights, WEIGHTS)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"{run} has no classifier: it was trained without labels, or has no checkpoint yet; "
+            "vivi evaluate knn, linear or vtab measure an encoder alone"
+        ) from None
+    except OSError as error:
+        raise UserError(f"the classifier {weights} cannot be read ({error.strerror})") from None
+    try:
+        fields = json.loads(read_file(about))
+        classes, features = _parse_classes(fields)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{about} is missing or damaged ({first_line(error)})") from None
+    _check_json(fields, about)
+    state = parse_tensors(content, weights)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    if shapes != {"weight": (len(classes), features), "bias": (len(classes),)}:
+        raise UserError(
+            f"{weights} does not fit {about.name}, which has {len(classes)} classes and {features} features: "
+            "take both files from the same run"
+        )
+    check_values(state, {name: torch.empty(0) for name in state}, weights)
+    return Classifier(state["weight"].float(), state["bias"].float(), classes)
+
+
+def _parse_classes(about: Any) -> tuple[tuple[str, ...], int]:
+    """The classes, and the length of a representation."""
+    classes, features = about["classes"], about["features"]
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise ValueError("classes must be names")
+    "".join(classes).encode("utf-8", "surrogateescape")  # names of folders need not be text, but are bytes
+    if not classes or len(set(classes)) < len(classes):
+        raise ValueError("there must be classes, each of them once")
+    if type(features) is not int or features < 1:
+        raise ValueError("features must be a count")
+    return tuple(classes), features

@@ -1,94 +1,97 @@
-"""The model of the paper: encoder f, frame/shot loss L_S, pooling p, shot embedding, prediction g with L_V, and the
-classifier of L_SUP."""
+"""The model of the paper: the encoder f, the pooling p, the prediction function g, and the losses on them."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from vivi.losses import (
-    Contrastive,
-    Exemplar,
-    InfoNCE2,
-    InfoNCESequence,
-    Jigsaw,
-    Order,
-    RelativeLocation,
-    Rotation,
-    ShuffledOrder,
-    Supervised,
-)
+from vivi import losses, recipes
+from vivi.losses.layers import float32, linear
 from vivi.model.encoder import Encoder, build_encoder
-from vivi.model.heads import linear
-from vivi.model.pooling import AttentionPooling, MeanPooling
-from vivi.recipes import Loss, Recipe, sees_patches
 
 
 class Vivi(nn.Module):
-    """Everything that has weights. `loss.video` "none" leaves p, the shot embedding and g out; no classes, L_SUP."""
+    """Everything that has weights. Without a video loss there are no p and no g; without classes, no L_SUP."""
 
-    def __init__(self, encoder: Encoder, loss: Loss, shots: int, classes: int = 0) -> None:
+    def __init__(self, encoder: Encoder, loss: recipes.Loss, shots: int, classes: int = 0) -> None:
         super().__init__()
+        d = encoder.features
+        self.shots = shots  # K, of a video
         self.encoder = encoder
-        self.frame_loss = _frame_loss(loss, encoder.features, shots)
-        self.contrastive = (
-            Contrastive(encoder.features, temperature=loss.temperature) if loss.contrastive_weight else None
+        self.frame_loss = cast("losses.FrameLoss | None", build_loss(loss.frame, d, shots))
+        self.contrastive = losses.Contrastive(d, temperature=loss.temperature) if loss.contrastive_weight else None
+        if loss.video is not None:
+            self.pooling = MeanPooling() if loss.pooling == "mean" else AttentionPooling(d)
+            self.embed_shot = linear(d, loss.shot_features)
+        self.video_loss = cast("losses.VideoLoss | None", build_loss(loss.video, loss.shot_features, shots))
+        self.supervised_loss = losses.Supervised(d, classes) if classes else None
+
+    def weighted_losses(self, loss: recipes.Loss) -> list[tuple[losses.Loss, float]]:
+        """The losses that the model has, and their weights: L_S, L_V, L_SUP."""
+        all_of_them = (
+            (self.frame_loss, 1.0),
+            (self.contrastive, loss.contrastive_weight),
+            (self.video_loss, loss.video_weight),
+            (self.supervised_loss, loss.supervised_weight),
         )
-        if loss.video != "none":
-            self.pooling = MeanPooling() if loss.pooling == "mean" else AttentionPooling(encoder.features)
-            self.embed_shot = linear(encoder.features, loss.shot_features)
-        self.video_loss = _video_loss(loss, shots)
-        self.supervised_loss = Supervised(encoder.features, classes) if classes else None
+        return [(part, weight) for part, weight in all_of_them if part is not None]
 
     def represent(self, frames: Tensor, for_frame_loss: bool = True) -> Tensor:
-        """f: frames (cores, shots, frames, 3, size, size) -> representations (cores, copies, shots, frames, d).
+        """f: frames (cores, shots, frames, 3, size, size) -> representations h (cores, copies, shots, frames, d).
 
         The copies are those of the frame loss; where it does not see the frames, they are one.
         """
         views = self.frame_loss.views(frames) if self.frame_loss and for_frame_loss else frames.unsqueeze(1)
-        representations: Tensor = self.encoder(views.flatten(1, 3)).unflatten(1, views.shape[1:4])
-        return representations
+        h: Tensor = self.encoder(views.flatten(1, 3)).unflatten(1, views.shape[1:4])
+        return h
 
-    def shot_embeddings(self, representations: Tensor, shots: int) -> Tensor:
-        """p and its linear layer, on the unrotated copy: -> (cores, videos, shots, shot_features)."""
-        embeddings: Tensor = self.embed_shot(self.pooling(representations[:, 0])).unflatten(1, (-1, shots))
-        return embeddings
+    def for_frame_loss(self, h: Tensor) -> Tensor:
+        """What the frame loss sees of h: the copies that it made, or without that dimension where it makes none."""
+        return h if self.frame_loss is not None and self.frame_loss.copies > 1 else h[:, 0]
+
+    def embed_shots(self, h: Tensor) -> Tensor:
+        """p and its linear layer, on the first copy, which is not rotated: -> e (cores, videos, K, shot_features)."""
+        e: Tensor = self.embed_shot(self.pooling(h[:, 0])).unflatten(1, (-1, self.shots))
+        return e
 
 
-def build_model(recipe: Recipe, classes: int = 0) -> Vivi:
+class MeanPooling(nn.Module):
+    """p: the mean over the frames of a shot."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(..., frames, d) -> (..., d)."""
+        return float32(h).mean(-2)
+
+
+class AttentionPooling(nn.Module):
+    """p: a mean weighted by a learned score of each frame, softmax over the frames of a shot."""
+
+    def __init__(self, features: int, hidden: int = 128) -> None:
+        super().__init__()
+        # The last layer has no bias: softmax does not see it.
+        self.score = nn.Sequential(linear(features, hidden), nn.Tanh(), linear(hidden, 1, bias=False))
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(..., frames, d) -> (..., d)."""
+        weights = float32(self.score(h)).softmax(-2)  # (..., frames, 1)
+        return (weights * float32(h)).sum(-2)
+
+
+def build_loss(settings: recipes.LossSettings | None, features: int, shots: int) -> losses.Loss | None:
+    """The loss that a recipe names: `Exemplar(margin=0.4)` is `vivi.losses.Exemplar(features, shots, margin=0.4)`."""
+    if settings is None:
+        return None
+    loss: type[losses.Loss] = settings.module or getattr(losses, type(settings).__name__)
+    return loss(features, shots, **vars(settings))
+
+
+def build_model(recipe: recipes.Recipe, classes: int = 0) -> Vivi:
     """The model of a recipe, with a classifier of so many classes; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         # A patch of 64 pixels is of an image of 292; the encoder is used on whole ones, of 224.
-        patches, size = sees_patches(recipe), recipe.augment.size
+        patches, size = recipe.sees_patches, recipe.augment.size
         encoder = build_encoder(recipe.encoder, size * 7 // 2 if patches else size, patches)
         return Vivi(encoder, recipe.loss, recipe.batch.shots, classes)
-
-
-def _frame_loss(loss: Loss, features: int, shots: int) -> Exemplar | Rotation | Jigsaw | RelativeLocation | None:
-    match loss.frame:
-        case "none":
-            return None
-        case "exemplar":
-            group = shots if loss.negatives == "videos" else 1
-            return Exemplar(features, loss.exemplar_features, loss.margin, group, loss.triplets)
-        case "rotation":
-            return Rotation(features)
-        case "jigsaw":
-            return Jigsaw(features, loss.exemplar_features, loss.patch_hidden)
-        case "location":
-            return RelativeLocation(features, loss.exemplar_features, loss.patch_hidden)
-
-
-def _video_loss(loss: Loss, shots: int) -> InfoNCE2 | InfoNCESequence | Order | ShuffledOrder | None:
-    match loss.video:
-        case "none":
-            return None
-        case "infonce" if shots == 2:
-            return InfoNCE2(loss.shot_features, both_ways=loss.both_ways)
-        case "infonce":
-            return InfoNCESequence(loss.shot_features, ahead=loss.ahead)
-        case "order":
-            return Order(loss.shot_features)
-        case "shuffle":
-            return ShuffledOrder(loss.shot_features, shots)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vivi.console import harmless
 from vivi.report.boards import Board, Mean, Row, comparable, mean, shared_tasks
 from vivi.report.tables import number, signed
-from vivi.storage import write_atomically
+from vivi.runtime.console import harmless
+from vivi.runtime.storage import write_atomically
 from vivi.transfer.tasks import Group
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont
 
-from vivi.errors import UserError
-from vivi.storage import write_atomically
-from vivi.video.corpus import Corpus
+from vivi.prepare.corpus import Corpus
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,23 +84,23 @@ def _frames(corpus: Path) -> tuple[list[Tensor], Tensor, Tensor, str]:
     """Frames (uint8), the numbers of their videos and shots, and whether the videos are held out."""
     import torch
 
-    from vivi.batches.frames import decode
-    from vivi.batches.index import open_index, read_frames
-    from vivi.training.monitor import choose
+    from vivi.data.decode import decode_frame
+    from vivi.data.index import open_index, read_frames
+    from vivi.train.monitor import choose_shots
 
     index = open_index(Corpus(corpus))
-    choice = choose(index.first_shot, index.test, VIDEOS)
+    choice = choose_shots(index.first_shot, index.test, VIDEOS)
     images, places = [], []
     for video, shot in zip(choice.videos.tolist(), choice.shots.tolist(), strict=True):
         [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
         try:
-            images.append(decode(jpeg))
-        except (RuntimeError, ValueError):
+            images.append(torch.from_numpy(decode_frame(jpeg)).permute(2, 0, 1))
+        except ValueError:
             continue  # a damaged frame is left out
         places.append((video, shot))
     videos, shots = torch.tensor(places, dtype=torch.int64).view(-1, 2).unbind(1)
     if len(set(videos.tolist())) < 2 or len(set(shots.tolist())) <= len(set(videos.tolist())):
-        raise UserError(f"{corpus} has too few videos with two shots to look for neighbours; leave --encoders away")
+        raise UserError(f"{corpus} has too few videos with two shots to look for neighbours; remove --encoders")
     return images, videos, shots, "training and held-out" if choice.note else "held-out"
 
 

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from vivi.detection.result import DetectionResult
-from vivi.errors import UserError
 from vivi.inspect.content import Strip, choose_videos, film_strip
 from vivi.inspect.page import damaged_shards_named, remove_stale_thumbnails
 from vivi.pages import check_free, unwritable_named
+from vivi.prepare.corpus import Corpus
 from vivi.report import detection, robust
 from vivi.report.board_html import BoardView
 from vivi.report.boards import Board, Row, leader, make_boards
@@ -34,10 +34,10 @@ from vivi.report.paper import other_tables, paper_rows
 from vivi.report.sections import PICTURES, Copied, whole_png
 from vivi.report.tables import write_tables
 from vivi.robust.result import RobustResult
-from vivi.storage import locked, write_atomically
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import locked, write_atomically
 from vivi.transfer.names import plain
 from vivi.transfer.results import AnyResult, Result, read_all
-from vivi.video.corpus import Corpus
 
 STRIPS = 4
 PAPER_COMPARE = ("VIVI-Ex(4)", "Ex-ImageNet")
@@ -214,7 +214,8 @@ def _neighbours(options: ReportOptions, folder: Path) -> list[NeighbourSheet]:
     sheets: list[NeighbourSheet] = []
     if not options.encoders or options.corpus is None:
         return sheets
-    from vivi.model.encoder import load_encoder, read_encoder
+    from vivi.model.encoder import load_encoder
+    from vivi.model.files import read_encoder
 
     folder.mkdir(parents=True, exist_ok=True)
     for number, run in enumerate(options.encoders, start=1):

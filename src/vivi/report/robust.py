@@ -31,7 +31,7 @@ from vivi.report.tables import Entry, Sheet, comma_separated, exact, number
 from vivi.robust.files import counted
 from vivi.robust.result import RobustResult
 from vivi.robust.scores import Interval
-from vivi.storage import write_atomically
+from vivi.runtime.storage import write_atomically
 
 TITLE = "Robustness"
 PAPER_SET, PAPER_ANCHORS, PAPER_FRAMES, PAPER_K = "ImageNet-Vid-Robust", 1109, 22179, 10

@@ -10,12 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import TypeVar
 
-from vivi.images import open_image
 from vivi.report.board_html import scroll
 from vivi.report.boards import one_digit
 from vivi.report.figures import Picture
 from vivi.report.tables import FORMATS, Sheet, latex, markdown
-from vivi.storage import read_file, write_atomically
+from vivi.runtime.image_files import open_image
+from vivi.runtime.storage import read_file, write_atomically
 
 PICTURES = "pictures"  # the folder of copies
 MAX_NOTES = 40

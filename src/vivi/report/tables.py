@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vivi.report.boards import Board, Difference, Line, Mean, Row, best, mean, one_digit, summary
-from vivi.storage import write_atomically
+from vivi.runtime.storage import write_atomically
 from vivi.transfer.tasks import Group
 
 SHORT: dict[Group, str] = {"natural": "Nat.", "specialized": "Spec.", "structured": "Str.", "own": "Own"}

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vivi.errors import UserError
 from vivi.robust.files import is_index, named, read_json
+from vivi.runtime.errors import UserError
 
 ClassMap = tuple[tuple[int, ...], ...]  # for each class of the set, the outputs that mean it
 MOST_CLASSES = 10_000

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vivi.errors import UserError
 from vivi.robust.files import counted, named
 from vivi.robust.predictions import Predictions, predict, read_predictions
 from vivi.robust.result import RobustResult
@@ -17,8 +16,9 @@ from vivi.robust.scores import Interval, curve
 from vivi.robust.sets import RobustSet, find_frames, find_metadata, read_set
 from vivi.robust.settings import Robustness
 from vivi.robust.sheet import contact_sheet, worst
-from vivi.storage import StorageError, storage, write_atomically
-from vivi.training.distributed import choose_device
+from vivi.runtime.distributed import choose_device
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import StorageError, storage, write_atomically
 from vivi.transfer.classifiers import open_classifier
 from vivi.transfer.models import checksum
 from vivi.transfer.names import plain

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vivi.errors import UserError, first_line
-from vivi.storage import LARGE, read_file
+from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.storage import LARGE, read_file
 
 NAMED = 5
 

@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from vivi.errors import UserError
-from vivi.progress import ProgressLine
+from vivi.data.squares import read_squares
+from vivi.model.features import encode
 from vivi.robust.class_maps import ClassMap, outputs_of_classes
 from vivi.robust.files import NAMED, is_index, named, read_hashed_object
 from vivi.robust.scores import Reduction, decide, project
 from vivi.robust.sets import RobustSet, find_frames, some_file
+from vivi.runtime.errors import UserError
+from vivi.runtime.progress import ProgressLine
 from vivi.transfer.classifiers import ImageClassifier
-from vivi.transfer.classify import read_squares
-from vivi.transfer.features import encode
 
 ROWS = 1024  # of scores at a time
 

@@ -19,13 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vivi.errors import UserError
-from vivi.paths import leads_out
 from vivi.robust.class_maps import ClassMap, read_class_map
 from vivi.robust.files import is_index, named, read_json, read_object
 from vivi.robust.offsets import offsets
 from vivi.robust.scores import Anchor
 from vivi.robust.ytbb import ANCHORS, read_ytbb
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import leads_out
 
 SETS = "pmsets.json"
 MAX_LOOKED_AT = 1000  # files, to name one of them

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vivi.errors import UserError, check_ranges
 from vivi.robust.scores import Reduction
+from vivi.runtime.errors import UserError, check_ranges
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vivi.batches.pictures import read_picture
+from vivi.data.decode import read_image
+from vivi.data.squares import central_square
 from vivi.robust.scores import Anchor
 from vivi.robust.sets import RobustSet
-from vivi.transfer.classify import central_square
 
 ROWS, SIDE_FRAMES = 8, 10
 THUMBNAIL, BORDER, GAP, TEXT, LEFT = 72, 3, 2, 13, 130
@@ -97,7 +97,7 @@ def _cell(
 
 def _thumbnail(path: Path) -> Image.Image | None:
     try:
-        square = central_square(read_picture(path), THUMBNAIL)
+        square = central_square(read_image(path), THUMBNAIL)
     except (OSError, ValueError):
         return None
     return Image.fromarray(np.ascontiguousarray(square.permute(1, 2, 0).numpy()))

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vivi.errors import UserError, first_line
 from vivi.robust.files import named, read_object
-from vivi.storage import check_regular
+from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.storage import check_regular
 
 ANCHORS, INITIAL, SIMILAR = "anchor_labels.json", "ytbb_robustness_test_anchors_full.csv", "pmk_labels.json"
 _SWAPPED = {22: 23, 23: 22}  # the table has car and none the other way round than the index of the classes

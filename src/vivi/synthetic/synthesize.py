@@ -18,8 +18,8 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vivi.errors import UserError, check_ranges
-from vivi.machine import available_cores, children_ignore_ctrl_c
+from vivi.runtime.errors import UserError, check_ranges
+from vivi.runtime.machine import available_cores, children_ignore_ctrl_c
 from vivi.synthetic.tasks import TASKS, Split, task_labels, write_task_images
 from vivi.synthetic.videos import plan_video, write_video
 

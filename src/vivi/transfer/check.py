@@ -11,7 +11,7 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from vivi.errors import UserError
+from vivi.runtime.errors import UserError
 from vivi.transfer.find import find_places
 from vivi.transfer.lists import read_task
 from vivi.transfer.originals import look

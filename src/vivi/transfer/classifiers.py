@@ -11,10 +11,10 @@ import timm
 from torch import Tensor, nn
 
 from vivi import recipes
-from vivi.errors import UserError
-from vivi.model.classifier import Classifier, read_classifier
-from vivi.model.encoder import named_architecture
-from vivi.storage import read_file
+from vivi.model.architecture import architecture_of
+from vivi.model.files import Classifier, read_classifier
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import read_file
 from vivi.transfer.models import VTAB_SIZE, Model, load_model, load_weights, read_weights
 
 
@@ -81,7 +81,7 @@ def _of_run(run: Path, model: Model) -> Classifier:
 def _timm(source: str, weights: Path | None, name: str, told: Told | None) -> ImageClassifier:
     """A timm model with the classifier it has; its classes are numbers."""
     kind = source.partition(":")[2]
-    architecture = named_architecture(recipes.Encoder(kind), VTAB_SIZE)  # says so where timm has no such model
+    architecture = architecture_of(recipes.Encoder(kind), VTAB_SIZE)  # says so where timm has no such model
     config = timm.models.get_pretrained_cfg(architecture.name)
     size = int(config.input_size[-1]) if config else VTAB_SIZE
     model = load_model(source, weights, size, name)

@@ -2,121 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
-from torchvision.transforms.v2 import functional as vision
+from torch import nn
 
-from vivi.batches.images import LabelledImages, find_images, find_test_images
-from vivi.batches.pictures import read_picture
-from vivi.errors import UserError, first_line
-from vivi.machine import available_cores
-from vivi.model.classifier import Classifier, top_k
-from vivi.progress import ProgressLine
-from vivi.storage import StorageError, read_file
-from vivi.training.distributed import choose_device
+from vivi.data.images import LabelledImages, find_images, find_test_images
+from vivi.data.squares import check_some_readable, labelled_squares
+from vivi.model.features import encode, top_k
+from vivi.runtime.distributed import choose_device
+from vivi.runtime.errors import UserError
+from vivi.runtime.progress import ProgressLine
+from vivi.runtime.storage import StorageError, read_file
 from vivi.transfer.classifiers import ImageClassifier, Told, has_names, open_classifier
-from vivi.transfer.features import encode
 from vivi.transfer.models import Model, checksum
 from vivi.transfer.results import Result, Score, read_results, versions, write_result
 from vivi.transfer.settings import Classified
 from vivi.transfer.subject import check_name
 
-BATCH = 256
-AHEAD = 3  # batches that are being read while another one is computed
 NAMED = 5  # of the images that cannot be read
-
-
-# --- images ---
-
-
-@dataclass(frozen=True)
-class Squares:
-    """A batch of what the network sees."""
-
-    numbers: list[int]  # whose squares they are
-    squares: Tensor  # uint8 (n, 3, size, size)
-    unreadable: list[str]  # a line for each of the batch that cannot be read
-
-
-def central_square(picture: Tensor, size: int) -> Tensor:
-    """As in S4L's evaluation: the short side resized to size · 256 / 224, and of that the central square.
-
-    uint8 (3, h, w) -> (3, size, size)
-    """
-    # A strip of 1 × 2000 pixels would be 400 MB once resized; its ends are cut off in any case.
-    most = 4 * min(picture.shape[1:])
-    picture = vision.center_crop(picture, [min(side, most) for side in picture.shape[1:]])
-    resized = vision.resize(picture, [round(size * 256 / 224)], antialias=True)
-    square: Tensor = vision.center_crop(resized, [size, size])
-    return square.contiguous()
-
-
-def test_squares(images: LabelledImages, size: int, most: int) -> tuple[Tensor, Tensor, list[str]]:
-    """At most so many images, evenly over all: uint8 (n, 3, size, size), their labels (n,), and a line for each that
-    cannot be read and is left out."""
-    count = min(most, len(images))
-    chosen = [number * len(images) // count for number in range(count)]
-    squares, labels, unreadable = zip(*_read(images, chosen, size), strict=True)
-    lines = [line for part in unreadable for line in part]
-    _check_some_readable(images, count, lines)
-    return torch.cat(squares), torch.cat(labels), lines
-
-
-def read_squares(files: Iterable[tuple[int, Path]], size: int) -> Iterator[Squares]:
-    """The central squares of numbered files, in batches and in their order.
-
-    Threads: reading and resizing images leaves Python to itself.
-    """
-    threads = ThreadPoolExecutor(available_cores())
-    try:
-        waiting: deque[list[tuple[int, Future[Tensor | str]]]] = deque()
-        rest = iter(files)
-        while part := list(itertools.islice(rest, BATCH)):
-            waiting.append([(number, threads.submit(_read_one, path, size)) for number, path in part])
-            if len(waiting) > AHEAD:
-                yield _gathered(waiting.popleft(), size)
-        while waiting:
-            yield _gathered(waiting.popleft(), size)
-    finally:
-        threads.shutdown(cancel_futures=True)
-
-
-def _read_one(path: Path, size: int) -> Tensor | str:
-    """The square of an image file, or why there is none."""
-    try:
-        return central_square(read_picture(path), size)
-    except (OSError, ValueError) as error:
-        return f"{str(path)!r}: {first_line(error)}"
-
-
-def _gathered(part: list[tuple[int, Future[Tensor | str]]], size: int) -> Squares:
-    found = [(number, future.result()) for number, future in part]
-    numbers = [number for number, one in found if isinstance(one, Tensor)]
-    squares = [one for _, one in found if isinstance(one, Tensor)]
-    stacked = torch.stack(squares) if squares else torch.empty(0, 3, size, size, dtype=torch.uint8)
-    return Squares(numbers, stacked, [one for _, one in found if isinstance(one, str)])
-
-
-def _read(images: LabelledImages, chosen: Sequence[int], size: int) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
-    """Batches of squares (n, 3, size, size), their labels (n,), and a line for each image that cannot be read."""
-    for batch in read_squares(((image, images.path(image)) for image in chosen), size):
-        labels = [int(images.labels[image]) for image in batch.numbers]
-        yield batch.squares, torch.tensor(labels, dtype=torch.int64), batch.unreadable
-
-
-def _check_some_readable(images: LabelledImages, count: int, unreadable: Sequence[str]) -> None:
-    if len(unreadable) == count:
-        raise UserError(f"none of {count:,} test images of {images.root} can be read (the first: {unreadable[0]})")
 
 
 def _open(subject: Classified) -> tuple[ImageClassifier, LabelledImages]:
@@ -136,30 +44,6 @@ def _find(source: Path, classes: Sequence[str]) -> LabelledImages:
     images = find_test_images(source, source, classes)
     assert images is not None  # those that were named are found, or it is an error
     return images
-
-
-# --- accuracy ---
-
-
-def top1_top5(
-    encoder: nn.Module,
-    classifier: Classifier,
-    images: Tensor,
-    labels: Tensor,
-    mean: Sequence[float],
-    std: Sequence[float],
-    device: torch.device | str,
-) -> tuple[float, float]:
-    """The shares of the images, uint8 (n, 3, size, size), whose label is the first guess, and among the first five.
-
-    The encoder, on the device, is in evaluation mode meanwhile, and unchanged afterwards.
-    """
-    network = nn.Sequential(encoder, classifier.layer().to(device))
-    first, five = 0, 0
-    for part, wanted in zip(images.split(BATCH), labels.split(BATCH), strict=True):
-        right = top_k(encode(network, [part], mean, std, device), wanted)
-        first, five = first + right[0], five + right[1]
-    return first / len(images), five / len(images)
 
 
 def evaluate_classifier(subject: Classified, console: Console, device: str = "auto") -> Result:
@@ -214,14 +98,14 @@ def _test(
     done, first, five = 0, 0, 0
     unreadable: list[str] = []
     with ProgressLine("classifier", len(images), console) as progress:
-        for squares, labels, lines in _read(images, range(len(images)), model.size):
+        for squares, labels, lines in labelled_squares(images, range(len(images)), model.size):
             if len(squares):
                 right = top_k(encode(network, [squares], model.mean, model.std, device), labels)
                 first, five = first + right[0], five + right[1]
             unreadable += lines
             done += len(squares) + len(lines)
             progress.show(done, f"{done:,} of {len(images):,} images")
-    _check_some_readable(images, len(images), unreadable)
+    check_some_readable(images, len(images), unreadable)
     return first, five, unreadable
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from vivi.progress import duration
+from vivi.runtime.progress import duration
 from vivi.transfer.examples import Task
 from vivi.transfer.models import Model
 from vivi.transfer.runs import Job

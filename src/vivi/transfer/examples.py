@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vivi.errors import UserError
+from vivi.runtime.errors import UserError
 from vivi.transfer.tasks import Group
 
 # Images of each part whose content counts: all of them may be many gigabytes.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,11 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as vision
 
-from vivi.errors import UserError
-from vivi.images import as_rgb, open_image
+from vivi.model.features import encode
+from vivi.runtime.errors import UserError
+from vivi.runtime.image_files import as_rgb, open_image
+from vivi.runtime.machine import available_cores
+from vivi.runtime.read_ahead import map_ahead
 
 
 def embed(
@@ -32,37 +34,9 @@ def embed(
     The whole image is resized to a square, as VTAB does, without a crop; `mean` and `std` are those of the three
     channels where pixels lie between 0 and 1.
     """
-    # Threads: reading and resizing images leaves Python to itself.
-    with ThreadPoolExecutor() as threads:
-        pieces = (torch.stack(list(threads.map(partial(square, size=size), part))) for part in _parts(images, batch))
-        return encode(encoder, pieces, mean, std, device)
-
-
-def encode(
-    encoder: nn.Module,
-    batches: Iterable[Tensor],
-    mean: Sequence[float],
-    std: Sequence[float],
-    device: torch.device | str,
-) -> Tensor:
-    """The encoder's features (images, d) of batches of uint8 images (batch, 3, size, size), float32 on the CPU."""
-    centre = torch.tensor(mean, device=device).view(3, 1, 1) * 255
-    scale = torch.tensor(std, device=device).view(3, 1, 1) * 255
-    with evaluating(encoder), torch.no_grad():
-        features = [encoder((images.to(device).float() - centre) / scale).float().cpu() for images in batches]
-    return torch.cat(features)
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Puts a module and all in it in evaluation mode, and each back as it was."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
+    with closing(map_ahead(partial(square, size=size), images, available_cores(), 2 * batch)) as squares:
+        batches = (torch.stack(part) for part in iter(lambda: list(islice(squares, batch)), []))
+        return encode(encoder, batches, mean, std, device)
 
 
 def read_image(path: Path) -> Tensor:
@@ -80,9 +54,3 @@ def square(image: Tensor | Path, size: int, antialias: bool = True) -> Tensor:
     pixels = read_image(image) if isinstance(image, Path) else image
     resized: Tensor = vision.resize(pixels, [size, size], antialias=antialias)
     return resized.contiguous()
-
-
-def _parts(images: Iterable[Tensor | Path], batch: int) -> Iterator[list[Tensor | Path]]:
-    rest = iter(images)
-    while part := list(itertools.islice(rest, batch)):
-        yield part

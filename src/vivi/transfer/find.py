@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vivi.errors import UserError
+from vivi.runtime.errors import UserError
 from vivi.transfer.examples import Original, Task
 from vivi.transfer.lists import is_task, read_task
 from vivi.transfer.names import checked_names

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vivi.errors import UserError, first_line
-from vivi.model.encoder import memory_format
-from vivi.training.checkpoint import NothingToRestore, restore, save
-from vivi.transfer.features import evaluating
+from vivi.model.architecture import memory_format
+from vivi.model.features import evaluation_mode
+from vivi.runtime.errors import UserError, first_line
+from vivi.train.checkpoint import NothingToRestore, restore, save
 from vivi.transfer.models import Model
 from vivi.transfer.pictures import Pictures
 from vivi.transfer.results import Setting
@@ -172,7 +172,7 @@ class Tuner:
         """The share of images whose highest logit is that of their label."""
         batch = min(EVALUATION_BATCH.get(self.device.type, 128), len(test))
         hits = torch.zeros((), dtype=torch.int64, device=self.device)
-        with evaluating(self.backbone), torch.no_grad():
+        with evaluation_mode(self.backbone), torch.no_grad():
             # The last batch is filled up, so that no other shape needs to be compiled.
             parts = torch.arange(len(test)).split(batch)
             full = (torch.cat([part, part[:1].expand(batch - len(part))]) for part in parts)

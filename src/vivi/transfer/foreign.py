@@ -41,7 +41,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivi.errors import UserError
+from vivi.runtime.errors import UserError
 
 # (x - MEAN) / STD of pixels x between 0 and 1 are pixels between 0 and 255 less the mean of ImageNet: RGB.
 MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)

@@ -11,9 +11,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vivi.errors import UserError
-from vivi.progress import ProgressLine
-from vivi.training.distributed import choose_device
+from vivi.runtime.distributed import choose_device
+from vivi.runtime.errors import UserError
+from vivi.runtime.progress import ProgressLine
 from vivi.transfer.examples import Examples, Task
 from vivi.transfer.features import embed
 from vivi.transfer.probes import STRENGTHS, accuracy, knn_accuracy, linear_probe

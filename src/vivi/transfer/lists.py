@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from vivi.errors import UserError
-from vivi.paths import leads_out
-from vivi.storage import LARGE, read_file
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import LARGE, leads_out, read_file
 from vivi.transfer.examples import Examples, Task
 from vivi.transfer.tasks import Definition, Group, definition
 

@@ -27,27 +27,19 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vivi import recipes
-from vivi.errors import UserError, check_ranges, first_line
-from vivi.model.encoder import (
-    Architecture,
-    create_backbone,
-    describe,
-    glorot,
-    loaded_backbone,
-    named_architecture,
-    read_encoder,
-)
-from vivi.model.files import check_tensors, check_values
-from vivi.recipe_checks import SIZES
-from vivi.recipe_files import find_recipe
-from vivi.storage import check_regular
+from vivi.model.architecture import Architecture, architecture_of, glorot
+from vivi.model.files import backbone_with_weights, check_tensors, check_values, read_encoder
+from vivi.recipes.check import SIZES
+from vivi.recipes.files import find_recipe
+from vivi.runtime.errors import UserError, check_ranges, first_line
+from vivi.runtime.storage import check_regular
 from vivi.transfer import foreign
 
 VTAB_SIZE = 224
 LEARNING_RATES = (0.1, 0.01)
 TI_LEARNING_RATES = (0.01, 0.005, 0.001)  # the paper's: TI diverges at higher ones
 
-# NAME is one of timm's own: hf-hub:, local-dir: and the like are refused by named_architecture.
+# NAME is one of timm's own: hf-hub:, local-dir: and the like are refused by architecture_of.
 SOURCES = "a run's folder, timm:NAME, untrained:NAME, ms:FILE, mt-ssl:FILE or ti:FILE"
 
 
@@ -148,7 +140,7 @@ def _run(source: str, size: int) -> _Found:
         hint = f"; timm's model is timm:{source}" if timm.is_model(source) else f"; a model is {SOURCES}"
         raise UserError(f"there is no run or file {source}{hint}")
     architecture, state = read_encoder(Path(source))
-    backbone = loaded_backbone(architecture, state, source)
+    backbone = backbone_with_weights(architecture, state, source)
     size = _resize(backbone, architecture, size, source)
     path = Path(source).resolve()
     name = (path if path.is_dir() else path.parent).name
@@ -159,11 +151,11 @@ def _timm(name: str, weights: Path | None, size: int) -> _Found:
     architecture = _timm_architecture(name)
     if weights is None:
         architecture = _at_size(architecture, size)
-        backbone = create_backbone(architecture, pretrained=True)
+        backbone = architecture.create_or_explain(pretrained=True)
         return _Found(name, backbone, architecture.size, architecture.mean, architecture.std)
     state = read_weights(weights)  # before the network is made: a missing file is told at once
-    backbone = create_backbone(architecture, pretrained=False)
-    load_weights(backbone, state, weights, describe(architecture))
+    backbone = architecture.create_or_explain()
+    load_weights(backbone, state, weights, str(architecture))
     size = _resize(backbone, architecture, size, str(weights))
     stem = Path(weights.name.removesuffix(".tar")).stem
     return _Found(f"{name} ({stem})", backbone, size, architecture.mean, architecture.std)
@@ -177,14 +169,14 @@ def _untrained(name: str, size: int) -> _Found:
         recipe = find_recipe(name)
         check_ranges(recipe.augment, {"size": SIZES}, "augment.")
         name, settings = recipe.name, recipe.encoder
-        architecture = named_architecture(settings, size or recipe.augment.size)
+        architecture = architecture_of(settings, size or recipe.augment.size)
     else:
         close = difflib.get_close_matches(name, [*recipes.RECIPES, *timm.list_models()], n=1)
         hint = f"; did you mean {close[0]}?" if close else "; vivi recipes and timm.list_models() name them all"
         raise UserError(f"neither a recipe nor a model of timm is called '{name}'{hint}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # of the CPU alone, where weights are made
-        backbone = create_backbone(architecture, pretrained=False)
+        backbone = architecture.create_or_explain()
         if settings.initialisation == "glorot":
             glorot(backbone)
     return _Found(f"untrained {name}", backbone, architecture.size, architecture.mean, architecture.std)
@@ -206,7 +198,7 @@ def _caffe(path: Path, size: int) -> _Found:
 
 def _timm_architecture(name: str) -> Architecture:
     """A timm model with its own input statistics, and its own size where that is fixed: elsewhere that of VTAB."""
-    architecture = named_architecture(recipes.Encoder(name), VTAB_SIZE)
+    architecture = architecture_of(recipes.Encoder(name), VTAB_SIZE)
     config = timm.models.get_pretrained_cfg(name)
     if config is None:
         return architecture
@@ -233,7 +225,7 @@ def _resize(backbone: nn.Module, architecture: Architecture, size: int, where: s
     try:
         resize(img_size=(size, size))
     except Exception as error:
-        raise UserError(f"{describe(architecture)} cannot be resized to {size} px ({first_line(error)})") from None
+        raise UserError(f"{architecture} cannot be resized to {size} px ({first_line(error)})") from None
     return size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from vivi.errors import UserError
+from vivi.runtime.errors import UserError
 
 
 def plain(name: str) -> str:

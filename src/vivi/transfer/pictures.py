@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice, tee
 
 import torch
 from torch import Tensor
 
-from vivi.machine import available_cores
+from vivi.runtime.machine import available_cores
+from vivi.runtime.read_ahead import map_ahead
 from vivi.transfer.examples import Examples
 from vivi.transfer.features import square
 
@@ -61,25 +62,14 @@ class Pictures:
 
     def _read_ahead(self, order: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Threads: reading and resizing images leaves Python to itself."""
-        threads = ThreadPoolExecutor(self.threads)
-        try:
-            waiting: deque[tuple[Tensor, list[Future[Tensor]]]] = deque()
-            for indices in order:
-                waiting.append((indices, [threads.submit(self._read, index) for index in indices.tolist()]))
-                if len(waiting) > AHEAD:
-                    yield _gathered(waiting.popleft())
-            while waiting:
-                yield _gathered(waiting.popleft())
-        finally:
-            threads.shutdown(cancel_futures=True)
+        order, again = tee(order)
+        indices = (index for batch in again for index in batch.tolist())
+        with closing(map_ahead(self._read, indices, self.threads, AHEAD * _CHUNK)) as images:
+            for batch in order:
+                yield batch, torch.stack(list(islice(images, len(batch))))
 
     def _read(self, index: int) -> Tensor:
         return square(self.examples.images[index], self.size, self.antialias).permute(1, 2, 0)
-
-
-def _gathered(batch: tuple[Tensor, list[Future[Tensor]]]) -> tuple[Tensor, Tensor]:
-    indices, futures = batch
-    return indices, torch.stack([future.result() for future in futures])
 
 
 def _memory(device: torch.device) -> float:

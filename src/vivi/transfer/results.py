@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vivi.detection.result import DetectionResult, read_detection
-from vivi.errors import UserError, first_line
 from vivi.robust.result import RobustResult, read_robust
-from vivi.storage import read_file, storage, write_atomically
+from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.storage import read_file, storage, write_atomically
 from vivi.transfer.fields import read_fields
 from vivi.transfer.measured import Measured
 from vivi.transfer.names import plain

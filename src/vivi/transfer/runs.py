@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vivi.storage import read_file, write_atomically
+from vivi.runtime.storage import read_file, write_atomically
 from vivi.transfer.finetune import Tuning
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vivi.errors import UserError, check_ranges
+from vivi.runtime.errors import UserError, check_ranges
 from vivi.transfer.results import Protocol, Setting
 
 SCHEDULES, QUICK_SCHEDULES = (2500, 10000), (125, 500)
@@ -121,7 +121,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Machine:
+class FinetuneExecution:
     """How an evaluation is carried out: none of it changes the result but by rounding."""
 
     device: str = "auto"

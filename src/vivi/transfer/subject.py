@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from vivi.errors import UserError
-from vivi.storage import StorageError
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import StorageError
 from vivi.transfer.examples import Task
 from vivi.transfer.find import find_tasks
 from vivi.transfer.models import Model, load_model

@@ -13,20 +13,20 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from vivi.progress import ProgressLine
-from vivi.storage import locked
-from vivi.training.stop import StopRequest
+from vivi.runtime.progress import ProgressLine
+from vivi.runtime.signals import StopRequest
+from vivi.runtime.storage import locked
 from vivi.transfer.estimate import Speed
 from vivi.transfer.examples import Task
 from vivi.transfer.finetune import Tuning
 from vivi.transfer.results import Result, Score, Setting, Trial, write_result
 from vivi.transfer.runs import Job, Run, Runs
-from vivi.transfer.settings import Machine, Subject, Sweep
+from vivi.transfer.settings import FinetuneExecution, Subject, Sweep
 from vivi.transfer.subject import Session, open_session
 from vivi.transfer.workers import Here, Outcome, Processes, Report, Work, devices
 
 
-def evaluate_vtab(subject: Subject, sweep: Sweep, machine: Machine, console: Console) -> list[Result]:
+def evaluate_vtab(subject: Subject, sweep: Sweep, machine: FinetuneExecution, console: Console) -> list[Result]:
     """Evaluates an encoder on the tasks in a folder; runs of earlier calls are used, and none is lost."""
     sweep.check()
     machine.check()

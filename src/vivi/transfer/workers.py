@@ -6,29 +6,28 @@ on the device.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-from vivi.errors import UserError
-from vivi.machine import available_cores, children_ignore_ctrl_c
-from vivi.storage import StorageError
-from vivi.training.distributed import choose_device
-from vivi.training.stop import StopRequest
+from vivi.runtime.distributed import choose_device
+from vivi.runtime.errors import UserError
+from vivi.runtime.machine import available_cores
+from vivi.runtime.process_pool import Died, Done, ProcessPool, Progress
+from vivi.runtime.signals import StopRequest
+from vivi.runtime.storage import StorageError
 from vivi.transfer.examples import Task
 from vivi.transfer.find import find_tasks
 from vivi.transfer.finetune import Tuner
 from vivi.transfer.models import Model
 from vivi.transfer.pictures import Pictures
 from vivi.transfer.runs import Job, Run, Runs
-from vivi.transfer.settings import Machine, Subject, Sweep
+from vivi.transfer.settings import FinetuneExecution, Subject, Sweep
 from vivi.transfer.subject import load
 
 # Compiling takes a minute or two in each process: worth it from so many steps on.
@@ -42,7 +41,7 @@ class Work:
 
     subject: Subject
     sweep: Sweep
-    machine: Machine
+    machine: FinetuneExecution
     runs: Runs
 
     def load(self) -> tuple[Model, list[Task]]:
@@ -90,7 +89,7 @@ class Worker:
         return kept[part]
 
 
-def devices(machine: Machine) -> list[torch.device]:
+def devices(machine: FinetuneExecution) -> list[torch.device]:
     """One for each process."""
     first = choose_device(machine.device)
     if machine.device in ("auto", "cuda") and first.type == "cuda":
@@ -100,7 +99,7 @@ def devices(machine: Machine) -> list[torch.device]:
     return [first] * (machine.processes or 1)
 
 
-def worth_compiling(machine: Machine, device: torch.device, jobs: Sequence[Job]) -> bool:
+def worth_compiling(machine: FinetuneExecution, device: torch.device, jobs: Sequence[Job]) -> bool:
     steps = sum(job.tuning.setting.steps for job in jobs)
     return machine.compile == "on" or (
         machine.compile == "auto" and device.type == "cuda" and steps >= WORTH_COMPILING
@@ -138,90 +137,43 @@ class Here:
         """There is nothing to end."""
 
 
-@dataclass
-class _Process:
-    process: SpawnProcess
-    connection: Connection[Any, Any]
-    job: Job | None = None
-
-
 class Processes:
     """Carries out jobs in several processes at once, which stay from one call to the next."""
 
     def __init__(self, work: Work, places: Sequence[torch.device], stop: StopRequest) -> None:
         self.work, self.places, self.stop = work, places, stop
-        self.pool: list[_Process] = []
+        self.pool: ProcessPool[Job] | None = None
 
     def carry_out(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Outcome]]:
         """Yields each job with its run, or with the reason why its task cannot be read, as they come."""
-        waiting = deque(jobs)
-        for place in self.places[len(self.pool) : len(jobs)]:
-            compile = worth_compiling(self.work.machine, place, jobs[:: len(self.places)])
-            self.pool.append(_start(self.work, place, max(1, available_cores() // len(self.places)), compile))
-        for worker in self.pool:
-            _give(worker, waiting)
-        while busy := {worker.connection: worker for worker in self.pool if worker.job}:
-            if self.stop.requested:
-                raise KeyboardInterrupt
-            for connection in wait(list(busy), timeout=1.0):
-                worker = busy[connection]  # type: ignore[index]
-                job, message = worker.job, _receive(worker)
-                assert job is not None
-                if isinstance(message, int):
-                    report(job, message)
-                    continue
-                if isinstance(message, StorageError):
-                    raise message
-                yield job, message
-                _give(worker, waiting)
+        if self.pool is None:
+            threads, each = max(1, available_cores() // len(self.places)), jobs[:: len(self.places)]
+            arguments = [
+                (self.work, str(place), threads, worth_compiling(self.work.machine, place, each))
+                for place in self.places
+            ]
+            self.pool = ProcessPool(_serve, arguments, seconds_to_end=60)  # for a checkpoint
+        for job, message in self.pool.run(deque(jobs), self._check_stop):
+            if isinstance(message, Progress):
+                report(job, message.value)
+            elif isinstance(message, Died):
+                raise UserError(
+                    f"the process that fine-tunes on {job.task} ended with exit code {message.exit_code}, "
+                    "perhaps for lack of memory: the same command goes on; try fewer --processes"
+                )
+            elif isinstance(message.value, StorageError):
+                raise message.value
+            else:
+                yield job, message.value
+
+    def _check_stop(self) -> None:
+        if self.stop.requested:
+            raise KeyboardInterrupt
 
     def close(self) -> None:
         """Ends the processes; those in the middle of a run keep a checkpoint."""
-        for worker in self.pool:
-            worker.connection.close()  # ends a process that waits for a job
-            if worker.job:
-                worker.process.terminate()
-        for worker in self.pool:
-            worker.process.join(timeout=60)
-            worker.process.kill()
-        self.pool = []
-
-
-def _start(work: Work, place: torch.device, threads: int, compile: bool) -> _Process:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, work, str(place), threads, compile), daemon=True)
-    with children_ignore_ctrl_c():
-        process.start()
-    theirs.close()
-    return _Process(process, ours)
-
-
-def _give(worker: _Process, waiting: deque[Job]) -> None:
-    """Gives a process the next job, if there is one."""
-    worker.job = waiting.popleft() if waiting else None
-    if worker.job:
-        try:
-            worker.connection.send(worker.job)
-        except OSError:
-            raise _ended(worker) from None
-
-
-def _receive(worker: _Process) -> Any:
-    try:
-        return worker.connection.recv()
-    except (EOFError, OSError):
-        raise _ended(worker) from None
-
-
-def _ended(worker: _Process) -> UserError:
-    """The error for a process that is no more."""
-    worker.process.join()
-    assert worker.job is not None
-    return UserError(
-        f"the process that fine-tunes on {worker.job.task} ended with exit code {worker.process.exitcode}, "
-        "perhaps for lack of memory: the same command goes on; try fewer --processes"
-    )
+        if self.pool is not None:
+            self.pool.close()
 
 
 def _serve(connection: Connection[Any, Any], work: Work, place: str, threads: int, compile: bool) -> None:
@@ -240,7 +192,7 @@ def _serve(connection: Connection[Any, Any], work: Work, place: str, threads: in
         if time.monotonic() - said > REPORT_SECONDS:
             said = time.monotonic()
             try:
-                connection.send(step)
+                connection.send(Progress(step))
             except OSError:
                 gone = True
         return gone or stop.requested
@@ -252,8 +204,8 @@ def _serve(connection: Connection[Any, Any], work: Work, place: str, threads: in
                 job = connection.recv()
                 try:
                     worker = worker or Worker(work, *work.load(), device, compile)
-                    connection.send(worker.carry_out(job, asked_to_stop))
+                    connection.send(Done(worker.carry_out(job, asked_to_stop)))
                 except (UserError, StorageError) as error:
-                    connection.send(error)
+                    connection.send(Done(error))
         except (EOFError, OSError, KeyboardInterrupt):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vivi.errors import UserError, first_line
+from vivi.runtime.errors import UserError, first_line
 from vivi.transfer.examples import Original
 from vivi.transfer.originals.cifar import CIFAR100
 from vivi.transfer.originals.class_folders import CALTECH101, EUROSAT, RESISC45, SUN397

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vivi.errors import UserError
+from vivi.runtime.errors import UserError
 from vivi.transfer.examples import Examples, Original
 from vivi.transfer.originals.deal import deal
 from vivi.transfer.originals.files import images_among

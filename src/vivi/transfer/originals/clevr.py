@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vivi.paths import leads_out
+from vivi.runtime.storage import leads_out
 from vivi.transfer.examples import Examples, Original
 from vivi.transfer.originals.deal import deal, sizes
 from vivi.transfer.originals.files import examples, image_names

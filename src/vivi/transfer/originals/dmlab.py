@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivi.errors import UserError
-from vivi.images import as_rgb, open_image
+from vivi.runtime.errors import UserError
+from vivi.runtime.image_files import as_rgb, open_image
 from vivi.transfer.examples import Examples, Original
 from vivi.transfer.originals.source import Source, damaged
 from vivi.transfer.originals.tfrecord import Damaged, bytes_span, features, integer, records

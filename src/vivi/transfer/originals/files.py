@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vivi.errors import UserError
+from vivi.runtime.errors import UserError
 from vivi.transfer.examples import Examples
 
 _EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".webp"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vivi.paths import leads_out
+from vivi.runtime.storage import leads_out
 from vivi.transfer.examples import Examples, Original
 from vivi.transfer.originals.deal import deal
 from vivi.transfer.originals.files import examples

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from vivi.errors import UserError
+from vivi.runtime.errors import UserError
 from vivi.transfer.examples import Examples, Original
 from vivi.transfer.originals.files import image_names
 from vivi.transfer.originals.source import Source, by_reading, damaged, read_text

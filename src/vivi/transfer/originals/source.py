@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from vivi.errors import UserError, first_line
+from vivi.runtime.errors import UserError, first_line
 from vivi.transfer.examples import Original
 
 Sizes = tuple[int, int, int]

@@ -1,1 +1,0 @@
-"""Benchmarks: each command measures VIVI beside its peers on the present machine."""

@@ -1,0 +1,81 @@
+"""The command `vivi`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Annotated, Any, NoReturn
+
+import tyro
+from rich.text import Text
+from tyro.conf import subcommand
+
+from vivi.cli.bench import run_benchmark
+from vivi.cli.evaluate import EVALUATE, Check, Detection, Vtab, evaluate_commands
+from vivi.cli.prepare import Inspect, Prepare, Synthesize
+from vivi.cli.report import Demo, Recipes, Report
+from vivi.cli.train import Train, recipe_options
+from vivi.runtime.console import Output, SafeConsole, guard_output
+from vivi.runtime.errors import UserError
+
+# What only one command needs, and the flags do not, is imported where it runs: `vivi --help` answers at once.
+
+
+def commands(arguments: Sequence[str]) -> Any:
+    """The commands; the flags of train are the fields of the recipe it names, with that recipe's values."""
+    options = recipe_options(arguments[1:] if arguments[:1] == ["train"] else [])
+    return (
+        Annotated[Prepare, subcommand("prepare")]
+        | Annotated[Inspect, subcommand("inspect")]
+        | Annotated[Synthesize, subcommand("synthesize")]
+        | Annotated[Recipes, subcommand("recipes")]
+        | Annotated[Train, subcommand("train", default=Train(**options, out=tyro.MISSING))]
+        | Annotated[evaluate_commands(arguments), subcommand("evaluate", description=EVALUATE)]
+        | Annotated[Report, subcommand("report")]
+        | Annotated[Demo, subcommand("demo")]
+    )
+
+
+def main() -> None:
+    """Runs a command; what is wrong is said in one line."""
+    output = guard_output()
+    console, errors = SafeConsole(), SafeConsole(stderr=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    command: Any = None
+    try:
+        if sys.argv[1:2] == ["bench"]:
+            run_benchmark(sys.argv[2:])
+            return
+        kinds = commands(sys.argv[1:])
+        with _printed(output):  # the help
+            command = tyro.cli(kinds, prog="vivi", description="Image representations from unlabelled video.")
+        with _printed(output) if isinstance(command, Recipes | Check) else nullcontext():
+            command.run(console)
+    except UserError as error:
+        line = " ".join(str(error).splitlines())  # names of files may have several
+        errors.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        if os.environ.get("RANK", "0") != "0":  # of torchrun's processes, rank 0 speaks
+            sys.exit(130)
+        resumes = isinstance(command, Prepare | Synthesize | Train | Vtab | Detection | Demo)
+        errors.print("stopped; the same command goes on from here" if resumes else "stopped")
+        sys.exit(130)
+
+
+@contextmanager
+def _printed(output: Output) -> Iterator[None]:
+    """For what is only printed, and lost where it cannot be; a reader who leaves has seen enough."""
+    try:
+        yield
+    finally:
+        output.flush()
+        if output.failure and not isinstance(output.failure, BrokenPipeError):
+            raise UserError(f"the output cannot be written: {output.failure.strerror}") from None
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,81 @@
+"""vivi prepare, vivi inspect and vivi synthesize."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from vivi.prepare.piece import PrepareSettings
+from vivi.prepare.prepare import PrepareExecution, prepare
+from vivi.prepare.statistics import print_summary
+from vivi.runtime.errors import UserError
+from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Turn video files into a corpus of shots and frames."""
+
+    videos: Annotated[Positional[tuple[Path, ...]], arg(metavar="VIDEOS...")]
+    """Video files, folders (searched recursively), or manifests (.txt, .csv, .parquet with a column 'path' and
+    optional columns 'video' and 'split')."""
+    out: Path
+    """The corpus: a new folder, an interrupted one to go on with, or one to add to."""
+    settings: OmitArgPrefixes[PrepareSettings] = field(default_factory=PrepareSettings)
+    execution: OmitArgPrefixes[PrepareExecution] = field(default_factory=PrepareExecution)
+
+    def run(self, console: Console) -> None:
+        if not self.videos:
+            raise UserError("name at least one video file, folder or manifest")
+        rows = prepare(self.videos, self.out, self.settings, self.execution, console)
+        print_summary(self.out, console)
+        if not any(row.status == "ok" for row in rows):
+            raise UserError("none of the videos could be used")
+        console.print(f"look at it: vivi inspect {shlex.quote(str(self.out))} --out page/", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Make a page that shows a corpus: statistics, film strips with shot boundaries, skipped files."""
+
+    corpus: Positional[Path]
+    """A corpus made by vivi prepare."""
+    out: Path = Path("page")
+    """Folder of the page; open its index.html."""
+    videos: int = 24
+    """How many videos to show as film strips."""
+    seed: int = 0
+    """Which ones: another seed shows others."""
+    verify: bool = False
+    """First read every frame and check that it is as it was written; what is damaged is listed in OUT/damaged.csv."""
+
+    def run(self, console: Console) -> None:
+        from vivi.inspect.page import write_page
+        from vivi.inspect.verify import verify
+
+        verified = verify(self.corpus, self.out, console) if self.verify else None
+        if verified is None or not verified.unreadable:
+            page = write_page(self.corpus, self.out, self.videos, self.seed)
+            console.print(f"open {page}", soft_wrap=True)
+        if verified is not None and verified.what_to_do:
+            raise UserError(verified.what_to_do)
+
+
+@dataclass(frozen=True)
+class Synthesize:
+    """Make videos of a procedural world, with true shot boundaries and labelled tasks."""
+
+    out: Path
+    """Folder for the videos, truth.json and tasks/."""
+    settings: OmitArgPrefixes[SynthesizeSettings] = field(default_factory=SynthesizeSettings)
+
+    def run(self, console: Console) -> None:
+        synthesize(self.out, self.settings)
+        console.print(
+            f"prepare them: vivi prepare {shlex.quote(str(self.out))} --out corpus/ --rate 5", soft_wrap=True
+        )

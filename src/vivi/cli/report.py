@@ -1,0 +1,68 @@
+"""vivi report, vivi recipes and vivi demo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+from tyro.conf import OmitArgPrefixes, Positional
+
+from vivi.recipes.describe import print_recipe, print_recipes
+from vivi.recipes.files import find_recipe, recipe_json
+from vivi.report.options import ReportOptions
+from vivi.runtime.errors import UserError
+
+
+@dataclass(frozen=True)
+class Report:
+    """Make a page of the results: the paper's tables and figures, with its own numbers beside one's own."""
+
+    results: Positional[Path]
+    """Folder of results of vivi evaluate."""
+    out: Path = Path("page")
+    """Folder of the page; open its index.html."""
+    shown: OmitArgPrefixes[ReportOptions] = field(default_factory=ReportOptions)
+
+    def run(self, console: Console) -> None:
+        from vivi.report.page import write_report
+
+        page = write_report(self.results, self.out, self.shown, console)
+        console.print(f"open {page}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """List the recipes, or print what one is expected to give, and every field of it."""
+
+    name: Positional[str] = ""
+    """A recipe, or the path of a recipe.json; none: list them all."""
+    json: bool = False
+    """Print the recipe as JSON: a start for one's own."""
+
+    def run(self, console: Console) -> None:
+        if not self.name and self.json:
+            raise UserError("--json prints one recipe: name it")
+        if not self.name:
+            print_recipes(console)
+        elif self.json:
+            console.out(recipe_json(find_recipe(self.name)), end="")
+        else:
+            print_recipe(find_recipe(self.name), console)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The whole flow on synthesized videos: prepare, train, evaluate, report."""
+
+    out: Path = Path("demo")
+    """Folder for everything the demo makes."""
+    videos: int = 40
+    """How many videos to synthesize."""
+    steps: int = 160
+    """How many steps to train each of the three encoders."""
+
+    def run(self, console: Console) -> None:
+        from vivi.demo import WORLD, demo
+
+        demo(self.out, replace(WORLD, videos=self.videos), self.steps, console)

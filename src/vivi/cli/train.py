@@ -1,0 +1,105 @@
+"""vivi train."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
+
+from vivi.recipes import RECIPES, Recipe
+from vivi.recipes.check import check_recipe
+from vivi.recipes.files import LOSSES, find_recipe, sweep, with_field
+from vivi.runtime.errors import UserError
+from vivi.train.settings import DataPaths, Execution
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions:
+    """A recipe that is named on the command line, and its fields as flags, with the values that it has."""
+
+    named: Annotated[Positional[str], arg(metavar="RECIPE")]
+    """A recipe (vivi recipes lists them), or the path of a recipe.json."""
+    frame_loss: Annotated[Literal[tuple(LOSSES["loss.frame"])], arg(name="loss.frame")] = "exemplar"  # type: ignore[valid-type]
+    """The frame/shot loss L_S; its own settings are --loss.frame.…"""
+    video_loss: Annotated[Literal[tuple(LOSSES["loss.video"])], arg(name="loss.video")] = "infonce"  # type: ignore[valid-type]
+    """The video loss L_V; its own settings are --loss.video.…"""
+    defaults_of: Annotated[str, Suppress] = "vivi-ex4"
+    recipe: Annotated[Recipe, arg(name="")] = field(default_factory=lambda: RECIPES["vivi-ex4"])
+
+    def check_named(self, command: str) -> None:
+        """Raises where the flags had the defaults of another recipe."""
+        if self.named != self.defaults_of:
+            raise UserError(f"name the recipe right after {command}: vivi {command} {self.named} ...")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(RecipeOptions):
+    """Train an encoder on videos, images, or both, or go on with a run. Every field of the recipe can be
+    overridden."""
+
+    out: Path
+    """The run: a new folder, or one to go on with."""
+    paths: OmitArgPrefixes[DataPaths] = field(default_factory=DataPaths)
+    sweep: str = ""
+    """Train once for each value of a field, for example loss.video_weight=0.04,0.02,0.01; runs land in
+    OUT/field=value."""
+    execution: OmitArgPrefixes[Execution] = field(default_factory=Execution)
+
+    def run(self, console: Console) -> None:
+        self.check_named("train")
+        runs = sweep(self.recipe, self.out, self.sweep)
+        if "WORLD_SIZE" not in os.environ:  # several processes must fail together; alone, before torch is imported
+            for _, recipe in runs:
+                check_recipe(recipe)
+                self.paths.check(recipe)
+        from vivi.train.train import check_runs, train
+
+        if self.sweep:  # all of them, before the first one trains for days
+            check_runs([recipe for _, recipe in runs], self.paths)
+        for folder, recipe in runs:
+            train(recipe, self.paths, folder, self.execution, console, find_recipe(self.named))
+
+
+def recipe_options(words: Sequence[str]) -> dict[str, Any]:
+    """The defaults of RecipeOptions for a command of these words: the recipe that it names, with the losses that it
+    chooses."""
+    named = _named_recipe(words)
+    recipe = find_recipe(named)
+    for flag, known in LOSSES.items():
+        chosen = _value_of(f"--{flag}", words)
+        if chosen in known:  # else tyro says which there are
+            recipe = with_field(recipe, flag, chosen)
+    frame, video = recipe.loss.frame, recipe.loss.video
+    return {
+        "named": tyro.MISSING,
+        "frame_loss": frame.name if frame else "none",
+        "video_loss": video.name if video else "none",
+        "defaults_of": named,
+        "recipe": recipe,
+    }
+
+
+def _named_recipe(words: Sequence[str]) -> str:
+    """The first word, or a recipe's name that is no flag's value."""
+    if words and not words[0].startswith("-"):
+        return words[0]
+    pairs = itertools.pairwise(words)
+    return next((word for before, word in pairs if word in RECIPES and not before.startswith("-")), "vivi-ex4")
+
+
+def _value_of(flag: str, words: Sequence[str]) -> str:
+    """What a flag is set to, the last time it is; nothing if it is not."""
+    value = ""
+    for word, after in itertools.pairwise([*words, ""]):
+        if word == flag:
+            value = after
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+    return value

@@ -1,0 +1,353 @@
+"""AutoAugment on a whole batch, on the device: every operation runs once on all images that it applies to.
+
+An image gets one of 25 sub-policies, and of its two operations each is applied with its own probability. Two lists
+circulate as the ImageNet policy, each with arithmetic of its own, and both are here, pixel for pixel:
+
+    imagenet    Table 9 of the AutoAugment paper, AutoAugmentPolicy.IMAGENET of torchvision, by its functions
+    v0          tensorflow/tpu's policy_v0 for EfficientNet, as TensorFlow computes it
+
+Which image gets what is decided on the CPU, from the uniforms that arrive with the images, so the device never has to
+wait. An image comes out the same whatever is beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as vision
+
+from vivi.data.packed import upload
+
+# What each of an image's uniform numbers decides.
+SUB_POLICY, FIRST, SECOND, FIRST_SIGN, SECOND_SIGN = range(5)
+AUTOAUGMENT_UNIFORMS = 5
+
+Policy = Literal["imagenet", "v0"]
+Step = tuple[str, float, int]  # operation, probability, level
+
+# Images that go through an operation together: on a CPU so few that they stay in its cache, elsewhere so many that
+# the device is busy and the indices of equalize (8 bytes a value) do not fill it.
+_CHUNK_ON_CPU, _CHUNK = 8, 512
+
+# The operations whose magnitude is negated half of the time.
+_SIGNED: dict[Policy, tuple[str, ...]] = {
+    "imagenet": ("ShearX", "Rotate", "Color", "Contrast", "Sharpness"),
+    "v0": ("ShearX", "ShearY", "TranslateY", "Rotate"),
+}
+
+# The level of an operation that has none is 0.
+SUB_POLICIES: dict[Policy, tuple[tuple[Step, Step], ...]] = {
+    "imagenet": (
+        (("Posterize", 0.4, 8), ("Rotate", 0.6, 9)),
+        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, 0)),
+        (("Equalize", 0.8, 0), ("Equalize", 0.6, 0)),
+        (("Posterize", 0.6, 7), ("Posterize", 0.6, 6)),
+        (("Equalize", 0.4, 0), ("Solarize", 0.2, 4)),
+        (("Equalize", 0.4, 0), ("Rotate", 0.8, 8)),
+        (("Solarize", 0.6, 3), ("Equalize", 0.6, 0)),
+        (("Posterize", 0.8, 5), ("Equalize", 1.0, 0)),
+        (("Rotate", 0.2, 3), ("Solarize", 0.6, 8)),
+        (("Equalize", 0.6, 0), ("Posterize", 0.4, 6)),
+        (("Rotate", 0.8, 8), ("Color", 0.4, 0)),
+        (("Rotate", 0.4, 9), ("Equalize", 0.6, 0)),
+        (("Equalize", 0.0, 0), ("Equalize", 0.8, 0)),
+        (("Invert", 0.6, 0), ("Equalize", 1.0, 0)),
+        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
+        (("Rotate", 0.8, 8), ("Color", 1.0, 2)),
+        (("Color", 0.8, 8), ("Solarize", 0.8, 7)),
+        (("Sharpness", 0.4, 7), ("Invert", 0.6, 0)),
+        (("ShearX", 0.6, 5), ("Equalize", 1.0, 0)),
+        (("Color", 0.4, 0), ("Equalize", 0.6, 0)),
+        (("Equalize", 0.4, 0), ("Solarize", 0.2, 4)),
+        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, 0)),
+        (("Invert", 0.6, 0), ("Equalize", 1.0, 0)),
+        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
+        (("Equalize", 0.8, 0), ("Equalize", 0.6, 0)),
+    ),
+    "v0": (
+        (("Equalize", 0.8, 1), ("ShearY", 0.8, 4)),
+        (("Color", 0.4, 9), ("Equalize", 0.6, 3)),
+        (("Color", 0.4, 1), ("Rotate", 0.6, 8)),
+        (("Solarize", 0.8, 3), ("Equalize", 0.4, 7)),
+        (("Solarize", 0.4, 2), ("Solarize", 0.6, 2)),
+        (("Color", 0.2, 0), ("Equalize", 0.8, 8)),
+        (("Equalize", 0.4, 8), ("SolarizeAdd", 0.8, 3)),
+        (("ShearX", 0.2, 9), ("Rotate", 0.6, 8)),
+        (("Color", 0.6, 1), ("Equalize", 1.0, 2)),
+        (("Invert", 0.4, 9), ("Rotate", 0.6, 0)),
+        (("Equalize", 1.0, 9), ("ShearY", 0.6, 3)),
+        (("Color", 0.4, 7), ("Equalize", 0.6, 0)),
+        (("Posterize", 0.4, 6), ("AutoContrast", 0.4, 7)),
+        (("Solarize", 0.6, 8), ("Color", 0.6, 9)),
+        (("Solarize", 0.2, 4), ("Rotate", 0.8, 9)),
+        (("Rotate", 1.0, 7), ("TranslateY", 0.8, 9)),
+        (("ShearX", 0.0, 0), ("Solarize", 0.8, 4)),
+        (("ShearY", 0.8, 0), ("Color", 0.6, 4)),
+        (("Color", 1.0, 0), ("Rotate", 0.6, 2)),
+        (("Equalize", 0.8, 4), ("Equalize", 0.0, 8)),
+        (("Equalize", 1.0, 4), ("AutoContrast", 0.6, 2)),
+        (("ShearY", 0.4, 7), ("SolarizeAdd", 0.6, 7)),
+        (("Posterize", 0.8, 2), ("Solarize", 0.6, 10)),
+        (("Solarize", 0.6, 8), ("Equalize", 0.6, 1)),
+        (("Color", 0.8, 6), ("Rotate", 0.4, 5)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation, and the images it runs on."""
+
+    name: str
+    images: NDArray[np.int64]  # (k,): places in the batch
+    magnitudes: NDArray[np.float64]  # (k,)
+
+
+def autoaugment(images: Tensor, uniforms: NDArray[np.float32], policy: Policy) -> Tensor:
+    """uint8 (n, 3, h, w) on any device, uniforms (n, 5) in [0, 1) on the CPU -> uint8 (n, 3, h, w) there."""
+    images = images.clone(memory_format=torch.contiguous_format)
+    operations = plan(uniforms, policy, _CHUNK_ON_CPU if images.device.type == "cpu" else _CHUNK)
+    if not operations:
+        return images
+    places = upload(torch.from_numpy(np.concatenate([operation.images for operation in operations])), images.device)
+    lengths = [len(operation.images) for operation in operations]
+    for operation, which in zip(operations, places.split(lengths), strict=True):
+        changed = apply(operation.name, images.index_select(0, which), operation.magnitudes, policy)
+        images.index_copy_(0, which, changed)
+    return images
+
+
+def plan(uniforms: NDArray[np.float32], policy: Policy, chunk: int = _CHUNK) -> list[Operation]:
+    """What runs on which images, in order: the first operations of all images, then the second ones."""
+    sub_policies = SUB_POLICIES[policy]
+    chosen = (uniforms[:, SUB_POLICY].astype(np.float64) * len(sub_policies)).astype(np.int64)  # (n,)
+    operations = []
+    for stage, (applies, sign) in enumerate([(FIRST, FIRST_SIGN), (SECOND, SECOND_SIGN)]):
+        steps = [sub_policy[stage] for sub_policy in sub_policies]
+        names = np.array([name for name, _, _ in steps])[chosen]  # (n,), like all that follows
+        probabilities = np.array([probability for _, probability, _ in steps])[chosen]
+        magnitudes = np.array([magnitude(name, level, policy) for name, _, level in steps])[chosen]
+        negated = np.isin(names, _SIGNED[policy]) & (uniforms[:, sign] < 0.5)
+        magnitudes = np.where(negated, -magnitudes, magnitudes)
+        applied = uniforms[:, applies] < probabilities
+        for name in np.unique(names[applied]):
+            images = np.flatnonzero(applied & (names == name))
+            for start in range(0, len(images), chunk):
+                part = images[start : start + chunk]
+                operations.append(Operation(str(name), part, magnitudes[part]))
+    return operations
+
+
+@cache
+def magnitude(operation: str, level: int, policy: Policy) -> float:
+    """What a level means: degrees, pixels, a threshold ... 0 for the operations that have no levels."""
+    if policy == "imagenet":
+        match operation:
+            case "Posterize":
+                return 8 - round(level / (9 / 4))
+            case "Solarize":
+                return 255 * float(torch.linspace(1, 0, 10)[level])
+        most = {"ShearX": 0.3, "Rotate": 30, "Color": 0.9, "Contrast": 0.9, "Sharpness": 0.9}.get(operation, 0)
+        return float(torch.linspace(0, most, 10)[level])
+    share = level / 10
+    match operation:
+        case "ShearX" | "ShearY":
+            return share * 0.3
+        case "TranslateY":
+            return share * 250  # pixels, whatever the size of the image: level 9 leaves nothing of 224
+        case "Rotate":
+            return share * 30
+        case "Color":
+            return share * 1.8 + 0.1
+        case "Posterize":
+            # Without a bit (level 2) TensorFlow would shift 8 bits by 8; it shifts by 7 at most, and one bit stays.
+            return max(int(share * 4), 1)
+        case "Solarize":
+            # Level 10 is 256: no pixel is inverted. (TensorFlow compares in uint8, where 256 may have become 0.)
+            return int(share * 256)
+        case "SolarizeAdd":
+            return int(share * 110)
+    return 0
+
+
+def apply(operation: str, images: Tensor, magnitudes: NDArray[np.float64], policy: Policy) -> Tensor:
+    """One operation on uint8 (n, 3, h, w) images, with a magnitude (n,) for each."""
+    if policy == "v0":
+        return V0_OPERATIONS[operation](images, magnitudes)
+    changed = images.clone()
+    for value in np.unique(magnitudes):  # torchvision has one for all images
+        which = upload(torch.from_numpy(np.flatnonzero(magnitudes == value)), images.device)
+        changed.index_copy_(0, which, apply_with_torchvision(operation, images.index_select(0, which), float(value)))
+    return changed
+
+
+def apply_with_torchvision(operation: str, images: Tensor, magnitude: float) -> Tensor:
+    """As AutoAugment of torchvision calls its functions."""
+    match operation:
+        case "ShearX":
+            shear = [math.degrees(math.atan(magnitude)), 0.0]
+            changed = vision.affine(images, 0.0, [0, 0], 1.0, shear, InterpolationMode.NEAREST, center=[0, 0])
+        case "Rotate":
+            changed = vision.rotate(images, magnitude, InterpolationMode.NEAREST)
+        case "Color":
+            changed = vision.adjust_saturation(images, 1 + magnitude)
+        case "Contrast":
+            changed = vision.adjust_contrast(images, 1 + magnitude)
+        case "Sharpness":
+            changed = vision.adjust_sharpness(images, 1 + magnitude)
+        case "Posterize":
+            changed = vision.posterize(images, int(magnitude))
+        case "Solarize":
+            changed = vision.solarize(images, magnitude)
+        case "AutoContrast":
+            changed = vision.autocontrast(images)
+        case "Equalize":
+            changed = vision.equalize(images)
+        case "Invert":
+            changed = vision.invert(images)
+    result: Tensor = changed
+    return result
+
+
+# The operations of v0 take and return uint8 (n, 3, h, w); a magnitude is one number for each image, (n,), on the CPU.
+
+
+def shear_x(images: Tensor, shears: NDArray[np.float64]) -> Tensor:
+    """A row moves by `shear` times its y."""
+    matrices = np.tile(np.eye(2, 3), (len(shears), 1, 1))  # (n, 2, 3)
+    matrices[:, 0, 1] = shears
+    return affine(images, matrices)
+
+
+def shear_y(images: Tensor, shears: NDArray[np.float64]) -> Tensor:
+    """A column moves by `shear` times its x."""
+    matrices = np.tile(np.eye(2, 3), (len(shears), 1, 1))  # (n, 2, 3)
+    matrices[:, 1, 0] = shears
+    return affine(images, matrices)
+
+
+def translate_y(images: Tensor, pixels: NDArray[np.float64]) -> Tensor:
+    """Moved up."""
+    matrices = np.tile(np.eye(2, 3), (len(pixels), 1, 1))  # (n, 2, 3)
+    matrices[:, 1, 2] = pixels
+    return affine(images, matrices)
+
+
+def rotate(images: Tensor, degrees: NDArray[np.float64]) -> Tensor:
+    """Turned counter-clockwise about the middle of the image."""
+    angles = degrees.astype(np.float32) * np.float32(np.pi / 180)  # TensorFlow is in float32 from here on
+    sin, cos = np.sin(angles), np.cos(angles)
+    bottom, right = np.float32(images.shape[2] - 1), np.float32(images.shape[3] - 1)
+    matrices = np.empty((len(degrees), 2, 3))
+    matrices[:, 0, 0], matrices[:, 0, 1] = cos, -sin
+    matrices[:, 1, 0], matrices[:, 1, 1] = sin, cos
+    matrices[:, 0, 2] = (right - (cos * right - sin * bottom)) / 2
+    matrices[:, 1, 2] = (bottom - (sin * right + cos * bottom)) / 2
+    return affine(images, matrices)
+
+
+def affine(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:
+    """The pixel at (x, y), counted from the upper left one, becomes the one nearest to matrix · (x, y, 1), or grey if
+    that is outside.
+
+    Nearest is decided by float32 arithmetic, and where two pixels are equally near (a sine of 0.5, a shear of 0.09
+    at pixel 50) by its last bit. So the sums are TensorFlow's, term by term, and halves are rounded away from zero.
+    """
+    height, width = images.shape[2:]
+    x = torch.arange(width, dtype=torch.float32, device=images.device)
+    y = torch.arange(height, dtype=torch.float32, device=images.device)
+    terms = upload(torch.from_numpy(matrices.astype(np.float32)), images.device)[..., None, None]  # (n, 2, 3, 1, 1)
+
+    def nearest(axis: int) -> Tensor:
+        from_x, from_y, shift = terms[:, axis].unbind(1)  # (n, 1, 1) each
+        place = (from_x * x + from_y * y[:, None]).add_(shift)  # (n, h, w)
+        whole = place.trunc()
+        return place.sub_(whole).mul_(2).trunc_().add_(whole)
+
+    source_x, source_y = nearest(0), nearest(1)
+    outside = (source_x < 0) | (source_x >= width) | (source_y < 0) | (source_y >= height)
+    index = source_y.clamp_(0, height - 1).long().mul_(width).add_(source_x.clamp_(0, width - 1).long())
+    pixels = images.flatten(2)  # (n, 3, h w)
+    moved = pixels.gather(2, index.flatten(1)[:, None].expand_as(pixels)).view(images.shape)
+    return moved.masked_fill_(outside[:, None], 128)
+
+
+def colour(images: Tensor, factors: NDArray[np.float64]) -> Tensor:
+    """Between the image in grey (0) and the image itself (1), or beyond it."""
+    # tf.image.rgb_to_grayscale works in [0, 1] and multiplies by 255.5 to return, so its greys are a little brighter.
+    red, green, blue = (images * (1 / 255)).unbind(1)  # (n, h, w) each
+    grey = (red * 0.2989 + green * 0.587 + blue * 0.114).mul_(255.5).floor_()[:, None]  # (n, 1, h, w)
+    return (images - grey).mul_(_each(factors, images)).add_(grey).clamp_(0, 255).to(torch.uint8)
+
+
+def posterize(images: Tensor, bits: NDArray[np.float64]) -> Tensor:
+    """Only the highest bits of every value are kept."""
+    return images & _each(256 - 2 ** (8 - bits), images, np.uint8)
+
+
+def solarize(images: Tensor, thresholds: NDArray[np.float64]) -> Tensor:
+    """Values of at least the threshold are inverted."""
+    return torch.where(images >= _each(thresholds, images, np.int16), ~images, images)
+
+
+def solarize_add(images: Tensor, additions: NDArray[np.float64]) -> Tensor:
+    """Values under 128 become brighter, by 110 at most: nothing has to be clipped."""
+    return torch.where(images < 128, images + _each(additions, images, np.uint8), images)
+
+
+def auto_contrast(images: Tensor, _: NDArray[np.float64]) -> Tensor:
+    """Each channel stretched from 0 to 255; one of a single value stays as it is."""
+    least = images.amin(dim=(2, 3)).float()[..., None]  # (n, 3, 1)
+    spread = images.amax(dim=(2, 3)).float()[..., None] - least
+    values = torch.arange(256, dtype=torch.float32, device=images.device)
+    scale = torch.full_like(spread, 255) / spread  # 255 / spread would be 255 · (1 / spread), rounded twice
+    stretched = values * scale + (-least * scale)
+    tables = torch.where(spread > 0, stretched.clamp_(0, 255), values).to(torch.uint8)  # (n, 3, 256)
+    return tables.gather(2, images.flatten(2).long()).view(images.shape)
+
+
+def equalize(images: Tensor, _: NDArray[np.float64]) -> Tensor:
+    """Each channel with all values about equally frequent; PIL's whole numbers, as in torchvision and TensorFlow."""
+    pixels = images.shape[2] * images.shape[3]
+    values = images.flatten(2).long()  # (n, 3, h w)
+    histogram = values.new_zeros((*values.shape[:2], 256), dtype=torch.int32)
+    histogram.scatter_add_(2, values, histogram.new_ones(1).expand_as(values))
+    up_to = histogram.cumsum(dim=2)  # (n, 3, 256)
+    below_the_brightest = torch.where(up_to < pixels, up_to, 0).amax(dim=2, keepdim=True)
+    step = below_the_brightest // 255
+    tables = (up_to - histogram + step // 2) // step.clamp(min=1)
+    tables = torch.where(step > 0, tables.clamp_(max=255), torch.arange(256, device=images.device))
+    return tables.to(torch.uint8).gather(2, values).view(images.shape)
+
+
+def invert(images: Tensor, _: NDArray[np.float64]) -> Tensor:
+    """Light becomes dark."""
+    return ~images
+
+
+def _each(values: NDArray[np.floating], images: Tensor, kind: type[np.generic] = np.float32) -> Tensor:
+    """One number for each image, (n, 1, 1, 1), beside the images."""
+    return upload(torch.from_numpy(values.astype(kind)), images.device).view(-1, 1, 1, 1)
+
+
+V0_OPERATIONS = {
+    "ShearX": shear_x,
+    "ShearY": shear_y,
+    "TranslateY": translate_y,
+    "Rotate": rotate,
+    "Color": colour,
+    "Posterize": posterize,
+    "Solarize": solarize,
+    "SolarizeAdd": solarize_add,
+    "AutoContrast": auto_contrast,
+    "Equalize": equalize,
+    "Invert": invert,
+}

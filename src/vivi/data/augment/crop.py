@@ -1,0 +1,169 @@
+"""Crop, resize and flip images of different sizes in one go.
+
+Cropping, resizing and flipping are two matrix products, out = A_y · pixels · A_xᵀ. A row of A holds the weights of
+one output pixel: an antialiased triangle filter over the box, exactly zero outside it. On a CUDA device the same is
+done, with the colours, in one pass over the pixels (kernel.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vivi.data.augment.uniforms import ASPECT, HEIGHT, X, Y
+from vivi.data.packed import PackedImages
+from vivi.recipes import Augment
+
+# Images that go through the arithmetic together: on a CPU so few that they stay in its cache, elsewhere so many that
+# the device is busy and the weights do not fill it.
+_CHUNK_ON_CPU, _CHUNK = 32, 512
+
+
+def random_boxes(
+    sizes: NDArray[np.int32],
+    uniforms: NDArray[np.float32],
+    area: tuple[float, float],
+    aspect: tuple[float, float],
+) -> NDArray[np.int64]:
+    """Boxes (n, 4) of y, x, height, width, as TensorFlow's sample_distorted_bounding_box draws them.
+
+    The object to cover is the whole frame there, and a tenth of it must be covered: that is why the crop area starts
+    at 0.1 in the recipes, and not at 0.05 as the operation's own argument does.
+
+    TensorFlow draws again, up to 100 times, when the area of a box comes out too small or too large by rounding, or
+    when a frame is so elongated that no box fits; here the box is then the nearest one that lies in the frame. All
+    positions are equally likely; TensorFlow leaves out the last row and the last column.
+    """
+    heights, widths = sizes.astype(np.float64).T  # (n,) each, like all that follows
+    uniform = uniforms.astype(np.float64)
+    ratio = aspect[0] + (aspect[1] - aspect[0]) * uniform[:, ASPECT]
+    least, most = area[0] * heights * widths, area[1] * heights * widths
+    lowest = np.rint(np.sqrt(least / ratio))
+    highest = np.rint(np.sqrt(most / ratio))
+    # The highest box whose rounded width still fits.
+    highest = np.where(np.rint(highest * ratio) > widths, np.floor((widths + 0.5 - 1e-7) / ratio), highest)
+    highest = np.minimum(highest, heights)
+    lowest = np.minimum(lowest, highest)
+    height = lowest + np.floor(uniform[:, HEIGHT] * (highest - lowest + 1))
+    # Rounding may have taken the area out of its bounds: one step back into them.
+    height += height * np.rint(height * ratio) < least
+    height -= height * np.rint(height * ratio) > most
+    height = np.clip(height, 1, heights)
+    width = np.clip(np.rint(height * ratio), 1, widths)
+    y = np.floor(uniform[:, Y] * (heights - height + 1))
+    x = np.floor(uniform[:, X] * (widths - width + 1))
+    return np.stack([y, x, height, width], axis=1).astype(np.int64)
+
+
+def centre_boxes(sizes: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The largest square in the middle of each image: (n, 4) of y, x, height, width."""
+    heights, widths = sizes.astype(np.int64).T
+    side = np.minimum(heights, widths)
+    return np.stack([(heights - side) // 2, (widths - side) // 2, side, side], axis=1)
+
+
+def crops(
+    images: PackedImages,
+    boxes: NDArray[np.int64],
+    flips: NDArray[np.bool_],
+    size: int,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The box (y, x, height, width) of each image, mirrored where `flips` says so: (n, 3, size, size), 0 to 255,
+    rounded for uint8."""
+    if has_kernel(images.memory.device):
+        return crop_with_kernel(images, boxes, flips, size, dtype)
+    chunks = [chunk for _, chunk in resized_chunks(images, boxes, flips, size)]
+    return torch.cat([chunk.round_().to(dtype) if dtype == torch.uint8 else chunk.to(dtype) for chunk in chunks])
+
+
+def resized_chunks(
+    images: PackedImages, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """The crops in float32, as many at a time as suits the device: which ones, and (n, 3, size, size)."""
+    step = _CHUNK_ON_CPU if images.memory.device.type == "cpu" else _CHUNK
+    for start in range(0, max(len(images), 1), step):
+        part = slice(start, min(start + step, len(images)))
+        if has_kernel(images.memory.device):
+            yield part, crop_with_kernel(images[part], boxes[part], flips[part], size, torch.float32)
+        else:
+            corner_boxes = boxes[part] * np.array([0, 0, 1, 1])
+            yield part, resize(canvas(images[part], boxes[part]), corner_boxes, flips[part], size)
+
+
+def canvas(images: PackedImages, boxes: NDArray[np.int64]) -> Tensor:
+    """The boxes in one tensor (n, 3, H, W) of the largest height and width, each in the upper left corner."""
+    highest, widest = boxes[:, 2:].max(axis=0, initial=1).tolist()
+    padded = torch.zeros((len(images), highest, widest, 3), dtype=torch.uint8, device=images.memory.device)
+    for number, (y, x, height, width) in enumerate(boxes.tolist()):
+        padded[number, :height, :width] = images.image(number)[y : y + height, x : x + width]
+    return padded.permute(0, 3, 1, 2)
+
+
+def resize(pixels: Tensor, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int) -> Tensor:
+    """Each image's box resized to (n, 3, size, size), float32 from 0 to 255, mirrored where `flips` says so."""
+    count, channels, height, width = pixels.shape
+    # Halves hold 0 ... 255 exactly, and accelerators add their products up in float32.
+    dtype = torch.float32 if pixels.device.type == "cpu" else torch.float16
+    box = torch.from_numpy(boxes).to(pixels.device, torch.float32)
+    mirrored = torch.from_numpy(flips).to(pixels.device)
+    rows = _weights(box[:, 0], box[:, 2], torch.zeros_like(mirrored), height, size).to(dtype)  # (n, size, H)
+    columns = _weights(box[:, 1], box[:, 3], mirrored, width, size).to(dtype)  # (n, size, W)
+    narrow = pixels.to(dtype, memory_format=torch.contiguous_format).view(
+        count, channels * height, width
+    ) @ columns.transpose(1, 2)  # (n, 3 H, size)
+    return (rows[:, None] @ narrow.view(count, channels, height, size)).float()  # (n, 3, size, size)
+
+
+def _weights(start: Tensor, length: Tensor, reverse: Tensor, pixels: int, size: int) -> Tensor:
+    """(n, size, pixels): what each pixel from start to start + length counts in each of `size` output pixels.
+
+    A triangle filter, as wide as two output pixels when shrinking (antialiasing), or two input pixels when enlarging.
+    """
+    scale = (length / size)[:, None]  # (n, 1), input pixels per output pixel
+    reach = scale.clamp(min=1)
+    centres = start[:, None] + (torch.arange(size, device=start.device) + 0.5) * scale  # (n, size)
+    centres = torch.where(reverse[:, None], centres.flip(1), centres)
+    positions = torch.arange(pixels, device=start.device) + 0.5  # (pixels,)
+    inside = (positions > start[:, None]) & (positions < (start + length)[:, None])
+    positions = torch.where(inside, positions, torch.inf)  # (n, pixels): what is outside is out of reach
+    distance = (positions / reach)[:, None, :] - (centres / reach)[:, :, None]
+    weights = distance.abs_().neg_().add_(1).relu_()
+    return weights.div_(weights.sum(dim=2, keepdim=True))
+
+
+# --- on CUDA devices ---
+
+
+@cache
+def has_kernel(device: torch.device) -> bool:
+    """Whether kernel.py runs there; where Triton is missing, or does not know the GPU, plain torch does the work."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    from vivi.data.augment.kernel import works
+
+    return works(device)
+
+
+def crop_with_kernel(
+    images: PackedImages,
+    boxes: NDArray[np.int64],
+    flips: NDArray[np.bool_],
+    size: int,
+    dtype: torch.dtype,
+    settings: Augment | None = None,
+    uniforms: NDArray[np.float32] | None = None,
+) -> Tensor:
+    """The crops as kernel.py makes them, (n, 3, size, size) in channels_last; with settings, also their colours."""
+    from vivi.data.augment.kernel import crop
+
+    device, shape = images.memory.device, (len(images), 3, size, size)
+    out = torch.empty(shape, dtype=dtype, device=device, memory_format=torch.channels_last)
+    crop(images, boxes, flips, out, settings, uniforms)
+    return out

@@ -1,0 +1,102 @@
+"""Image files and frames, decoded: 8-bit RGB, (height, width, 3), of a moderate size.
+
+As in TensorFlow's decoder, colours under transparency count, and a camera's note of how it was held does not.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image as PIL
+
+from vivi.data.packed import Image
+from vivi.prepare.jpeg import decode_jpeg, is_intact
+from vivi.runtime.image_files import as_rgb, image_errors, open_image
+
+LARGEST = 512
+"""Pixels of an image's short side at most: crops are seen at 224, and batches stay small."""
+LARGEST_LONG = 4 * LARGEST
+"""Pixels of the long side at most, for images that are mostly edge."""
+
+_MOST_PIXELS = 24_000_000  # of a JPEG that is decoded whole
+_END_OF_JPEG = b"\xff\xd9"
+_HEADER = 1 << 16  # bytes that are read to see what a file is
+
+
+def decode_frame(jpeg: bytes | bytearray | memoryview) -> Image:
+    """A frame of a corpus. Raises ValueError for one that cannot be decoded, or whose checksum is wrong."""
+    if not jpeg:
+        raise ValueError("empty")
+    if not is_intact(jpeg):
+        raise ValueError("its checksum is wrong")
+    return decode_jpeg(jpeg)
+
+
+def read_image(path: Path, reduce: bool = True) -> Image:
+    """An image file of any kind, by default reduced to LARGEST.
+
+    Raises ValueError or OSError with a reason in one line that does not name the path.
+    """
+    with image_errors(), open(path, "rb") as file:
+        return _read(file, reduce)
+
+
+def _read(file: BinaryIO, reduce: bool) -> Image:
+    """The image in an open file. Only its header is read before its size is known to be acceptable."""
+    start = file.read(_HEADER)
+    if not start:
+        raise ValueError("it is empty")
+    size = plain_jpeg_size(start)
+    if size is not None and size[0] * size[1] <= _MOST_PIXELS and (not reduce or reduced_size(size) == size):
+        jpeg = start + file.read()
+        # One that lacks its end is for Pillow, which notices.
+        if jpeg.endswith(_END_OF_JPEG):
+            with suppress(ValueError):  # Pillow has the last word, and says in fewer words what is wrong
+                return decode_jpeg(jpeg)
+    file.seek(0)
+    with open_image(file) as image:
+        return _decode_with_pillow(image, reduced_size(image.size) if reduce else image.size)
+
+
+def plain_jpeg_size(start: bytes) -> tuple[int, int] | None:
+    """Width and height of a JPEG that any decoder can be trusted with, from the first part of its file: grey or YCbCr
+    of 8 bits, not CMYK, not RGB as it is. None for all others, and where the part is too short.
+
+    Pillow could tell as well, but takes Python's lock ten times as long.
+    """
+    place = 2
+    while start[:2] == b"\xff\xd8" and place + 10 <= len(start) and start[place] == 0xFF:
+        marker, length = start[place + 1], int.from_bytes(start[place + 2 : place + 4])
+        segment = start[place + 4 : place + 2 + length]
+        if marker == 0xEE and segment[:5] == b"Adobe" and segment[11:12] == b"\0":
+            return None  # its colours are not YCbCr
+        if marker in (0xC0, 0xC1, 0xC2):  # baseline, extended, progressive
+            components = segment[6::3]  # their names
+            if len(segment) < 9 or segment[0] != 8 or segment[5] not in (1, 3) or components == b"RGB":
+                return None
+            width, height = int.from_bytes(segment[3:5]), int.from_bytes(segment[1:3])
+            return (width, height) if width and height else None
+        if 0xC0 <= marker <= 0xDF and marker not in (0xC4, 0xDB, 0xDD):
+            return None  # another kind of JPEG, or no header
+        place += 2 + length
+    return None
+
+
+def _decode_with_pillow(image: PIL.Image, size: tuple[int, int]) -> Image:
+    """Decoded and reduced to a size."""
+    # A JPEG is decoded at a half, a quarter or an eighth if that is large enough; its last pixel may be part of one.
+    draft = image.draft(None, size)
+    rgb = as_rgb(image)
+    if rgb.size != size:
+        rgb = rgb.resize(size, PIL.Resampling.BILINEAR, box=draft[1] if draft else None)  # antialiased
+    return np.array(rgb)
+
+
+def reduced_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Width and height at which an image is used."""
+    scale = min(1, LARGEST / min(size), LARGEST_LONG / max(size))
+    width, height = (max(1, round(side * scale)) for side in size)
+    return width, height

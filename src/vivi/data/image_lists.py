@@ -1,0 +1,146 @@
+"""Lists of images: with labels, `path label` a line (.txt) or columns path,label (.csv); or file names alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import LARGE, read_file
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+LARGEST_LABEL = 1_000_000
+MOST_EMPTY = 100
+"""Numbered classes for each that has images, at most: a slip in one label would make a huge classifier."""
+LAYOUT = "a folder with a folder of images for each class, or a list (.txt of lines `path label`, .csv of path,label)"
+NAMES = 'a .txt with a file name and no label in each line, or a JSON object with the key "values", a list of names'
+
+
+def note(what: str, why: str, which: Sequence[str]) -> list[str]:
+    """The line that says what is left out, if something is."""
+    if len(which) > 1:
+        return [f"left out {len(which):,} {what}s {why}: the first is {which[0]}"]
+    return [f"left out 1 {what} {why}: {which[0]}"] if which else []
+
+
+def has_image_name(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def is_number(label: str) -> bool:
+    return label.isascii() and label.isdecimal()
+
+
+def relative(name: str, root: Path) -> str:
+    """A path as images are named: from the root, if it lies below it."""
+    return os.path.normpath(name).removeprefix(os.path.abspath(root) + os.sep)
+
+
+def read_list(path: Path) -> tuple[dict[str, int], list[str], list[str]]:
+    """The label of each file in a list, the classes, and notes about what was left out."""
+    labels, notes = _labels_in(path)
+    missing = [name for name in labels if not os.path.isfile(path.parent / name)]
+    for name in missing:
+        del labels[name]
+    notes += note("image", f"of {path}, not to be found below {path.parent}", [repr(name) for name in missing])
+    if not labels:
+        raise UserError(f"{path} names no image that can be used; " + (notes[0] if notes else f"give {LAYOUT}"))
+    classes, class_of, more = _classes_of(path, list(dict.fromkeys(labels.values())))
+    return {name: class_of[label] for name, label in labels.items()}, classes, notes + more
+
+
+def _classes_of(path: Path, labels: list[str]) -> tuple[list[str], dict[str, int], list[str]]:
+    """The classes in a list with these labels, the number of the class that each label means, and notes."""
+    names = [label for label in labels if not is_number(label)]
+    if names:
+        classes = sorted(labels)
+        mixed = [f"labels of {path} are taken as names, the numbers too: {names[0]!r} is no number"]
+        return classes, {label: number for number, label in enumerate(classes)}, mixed * (len(names) < len(labels))
+    class_of = {label: int(label) for label in labels}
+    classes = [str(number) for number in range(max(class_of.values()) + 1)]
+    if len(classes) > MOST_EMPTY * len(labels):
+        raise UserError(
+            f"{path} has {len(labels):,} different labels, the largest of them {classes[-1]}, which would be "
+            f"{len(classes):,} classes; number them from 0 on, or give them names"
+        )
+    unused = sorted(set(range(len(classes))) - set(class_of.values()))
+    gaps = (
+        [f"{len(unused):,} of the classes 0 to {classes[-1]} have no images in {path}: first {unused[0]}"]
+        if unused
+        else []
+    )
+    return classes, class_of, gaps
+
+
+def _labels_in(path: Path) -> tuple[dict[str, str], list[str]]:
+    """The label of each file in a list, and notes.
+
+    Of a file with two different labels one is wrong, and nobody knows which: it is left out.
+    """
+    labels: dict[str, str] = {}
+    second: dict[str, str] = {}
+    broken: list[str] = []
+    for line, name, label in _rows(path):
+        if not _is_understood(name, label):
+            broken.append(f"line {line}, {f'{name} {label}'.strip()[:200]!r}")
+            continue
+        name = relative(name, path.parent)
+        if labels.setdefault(name, label) != label:
+            second[name] = label
+    torn = [f"{name!r}, {labels.pop(name)!r} and {label!r}" for name, label in second.items()]
+    needed = f"of {path} without a path and a label (a name, or a number from 0 to {LARGEST_LABEL:,})"
+    return labels, [*note("line", needed, broken), *note("image", f"with two labels in {path}", torn)]
+
+
+def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, path and label; the label is empty where there is none. Empty lines and comments are passed over."""
+    lines = _lines(path, LAYOUT)
+    if path.suffix.lower() == ".csv":
+        reader = csv.DictReader([f"{line}\n" for line in lines], strict=True)
+        try:
+            if not {"path", "label"} <= set(reader.fieldnames or ()):
+                raise UserError(f"{path} has no columns path and label; its first line must name them: path,label")
+            for row in reader:
+                yield reader.line_num, (row["path"] or "").strip(), (row["label"] or "").strip()
+        except csv.Error as error:
+            raise UserError(
+                f"{path} line {reader.line_num + 1} is no CSV: {error}; correct it, the quotes first"
+            ) from None
+        return
+    for number, line in enumerate(lines, start=1):
+        words = line.rsplit(maxsplit=1)
+        if words and not line.startswith("#"):
+            yield number, words[0].strip(), words[1] if len(words) == 2 else ""
+
+
+def _is_understood(name: str, label: str) -> bool:
+    if not name or not label or any(letter in name + label for letter in "\0\r\n"):
+        return False
+    if is_number(label.lstrip("+-")):
+        return is_number(label) and len(label) < 20 and int(label) <= LARGEST_LABEL
+    return not has_image_name(label)  # else it is the end of a path with spaces, and the label is missing
+
+
+def _lines(path: Path, needed: str) -> list[str]:
+    try:
+        return read_file(path, LARGE).decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UserError(f"{path} cannot be read ({reason}); give {needed}") from None
+
+
+def read_names(path: Path) -> list[str]:
+    """File names: lines, or the `values` of a JSON object, as in S4L's lists of labelled images."""
+    lines = _lines(path, NAMES)
+    if path.suffix.lower() != ".json" and not (lines and lines[0].startswith("{")):
+        return [line.strip() for line in lines if line.strip()]
+    try:
+        names = json.loads("\n".join(lines))["values"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path} holds no file names; give {NAMES}")
+    return names

@@ -1,0 +1,157 @@
+"""Where frames and images come from: what a step sees of a corpus, or of image files, planned, read and decoded.
+
+A damaged frame is replaced by the nearest of its shot, an unreadable image by the next of its class; a line says so.
+What stands in for it depends on the data alone, not on what else a batch wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from vivi.data.decode import decode_frame, read_image
+from vivi.data.images import LabelledImages
+from vivi.data.index import Index, read_frames
+from vivi.data.packed import Image, PackedImages, pack
+from vivi.data.plan import Kind, Plan, eligible_videos, plan_images, plan_videos
+from vivi.recipes import Batch, Recipe
+from vivi.runtime.errors import UserError, first_line
+
+GREY: Image = np.full((32, 32, 3), 128, np.uint8)
+"""Stands for a frame whose shot has none that can be decoded."""
+# Enough that Python's share is small, few enough that all threads have some.
+_FRAMES_PER_READ, _IMAGES_PER_READ = 64, 16
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What was planned, read and decoded: an image for each frame of the plan, in its order."""
+
+    plan: Plan  # V videos × K shots × L frames
+    images: PackedImages  # V · K · L, several of which may be the same one
+    damaged: tuple[str, ...] = ()  # a line for each that had to be replaced
+
+
+class Source(Protocol):
+    """`plan` says what a step sees; `read` reads and decodes it, or some videos of it, from any thread."""
+
+    videos: int  # of a step
+    videos_per_read: int  # that are best read in one go
+
+    def plan(self, step: int) -> Plan: ...
+
+    def read(self, plan: Plan, pin: bool = False) -> Decoded: ...
+
+
+class CorpusSource:
+    """The frames that a recipe's steps see of a corpus."""
+
+    def __init__(self, index: Index, batch: Batch, seed: int) -> None:
+        self.index, self.batch, self.seed = index, batch, seed
+        self.eligible = eligible_videos(index, batch)
+        self.videos, self.videos_per_read = batch.videos, max(1, _FRAMES_PER_READ // (batch.shots * batch.frames))
+
+    def plan(self, step: int) -> Plan:
+        return plan_videos(self.index, self.eligible, self.batch, self.seed, step)
+
+    def read(self, plan: Plan, pin: bool = False) -> Decoded:
+        """Each frame is decoded once, however often it is wanted."""
+        images: list[Image] = []
+        which: list[int] = []
+        damaged: list[str] = []
+        for video, shots, frames in zip(plan.video.tolist(), plan.shot.tolist(), plan.frame.tolist(), strict=True):
+            for shot, numbers in zip(shots, frames, strict=True):
+                wanted = sorted(set(numbers))
+                which += [len(images) + wanted.index(number) for number in numbers]
+                images += self.read_shot(video, shot, wanted, damaged)
+        return Decoded(plan, pack(images, pin)[np.array(which)], tuple(damaged))
+
+    def read_shot(self, video: int, shot: int, numbers: Sequence[int], damaged: list[str]) -> list[Image]:
+        """Some frames of a shot; a line for each damaged one is added to `damaged`."""
+        images = []
+        for number, jpeg in zip(numbers, read_frames(self.index, video, shot, numbers), strict=True):
+            try:
+                images.append(decode_frame(jpeg))
+            except ValueError as error:
+                within = shot - int(self.index.first_shot[video])
+                where = f"video {self.index.video_name(video)} shot {within} frame {number}"
+                damaged.append(f"damaged, its neighbour takes its place: {where}: {first_line(error)}")
+                images.append(self._nearest(video, shot, number))
+        return images
+
+    def _nearest(self, video: int, shot: int, number: int) -> Image:
+        """The decodable frame of a shot that is nearest to a damaged one, of two the earlier, or grey."""
+        others = sorted(range(int(self.index.frames[shot])), key=lambda other: (abs(other - number), other))[1:]
+        for other in others:
+            try:
+                return decode_frame(read_frames(self.index, video, shot, [other])[0])
+            except ValueError:
+                continue
+        return GREY
+
+
+class ImageSource:
+    """`count` images a step, each augmented `copies` times."""
+
+    def __init__(self, images: LabelledImages, count: int, copies: int, seed: int, kind: Kind) -> None:
+        self.images, self.copies, self.seed, self.kind = images, copies, seed, kind
+        self.videos, self.videos_per_read = count, _IMAGES_PER_READ
+
+    def plan(self, step: int) -> Plan:
+        return plan_images(len(self.images), self.videos, self.copies, self.seed, step, self.kind)
+
+    def read(self, plan: Plan, pin: bool = False) -> Decoded:
+        images: list[Image] = []
+        damaged: list[str] = []
+        for number in plan.video.tolist():
+            path = self.images.path(number)
+            try:
+                images.append(read_image(path))
+            except (OSError, ValueError) as error:
+                damaged.append(
+                    f"unreadable, the next of its class takes its place: image {str(path)!r}: {first_line(error)}"
+                )
+                images.append(self._next_of_class(number))
+        which = np.repeat(np.arange(len(images)), self.copies)
+        return Decoded(plan, pack(images, pin)[which], tuple(damaged))
+
+    def _next_of_class(self, number: int) -> Image:
+        """The next readable image of the same class, after the last the first."""
+        labels = self.images.labels
+        same = np.flatnonzero(labels == labels[number])
+        for other in np.roll(same, -int(np.searchsorted(same, number)))[1:].tolist():
+            try:
+                return read_image(self.images.path(other))
+            except (OSError, ValueError):
+                continue
+        name = self.images.classes[labels[number]]
+        raise UserError(
+            f"no image of class {name!r} in {self.images.source} can be read, {self.images.names[number]!r} for one; "
+            "replace them, or remove the class"
+        )
+
+
+def unlabelled_images(images: LabelledImages, recipe: Recipe) -> ImageSource:
+    """The images that take the place of videos; their labels are not used."""
+    batch = recipe.batch
+    if len(images) < batch.videos:
+        raise UserError(
+            f"--batch.videos is {batch.videos}, but {images.source} has only {len(images)} images; lower it to "
+            f"{len(images)} at most (a multiple of --batch.cores)"
+        )
+    return ImageSource(images, batch.videos, batch.frames, recipe.seed, Kind.FRAMES)
+
+
+def labelled_images(images: LabelledImages, recipe: Recipe) -> ImageSource:
+    """The labelled images of a recipe."""
+    count = recipe.images.count
+    if len(images) < count:
+        raise UserError(
+            f"--images.count is {count}, but only {len(images)} labelled images of {images.source} are used "
+            f"(--images-fraction {recipe.images.fraction:g}); lower it to {len(images)} at most (a multiple of "
+            "--batch.cores)"
+        )
+    return ImageSource(images, count, recipe.images.copies, recipe.seed, Kind.LABELLED)

@@ -1,0 +1,82 @@
+"""What all losses have in common.
+
+A loss is a module with its own head. `loss(x)` is its value, a mean over its terms; `loss.measure(x)` is the value
+and the metrics that are logged with it. Dimensions in front of those that a loss names are separate batches, in
+training the cores of a step: each has a loss of its own, and nothing is compared across them. So
+
+    Exemplar(2048)(h)    of h (shots, frames, 2048) is a scalar, of h (cores, shots, frames, 2048) it is (cores,)
+
+A loss that needs random numbers takes uniforms in [0, 1) as its second argument, so that a step is a function of its
+number; without them it draws its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vivi.losses.layers import float32
+
+Measured = tuple[Tensor, dict[str, Tensor]]  # a loss, and its metrics without gradients, of the same shape
+
+
+class Loss(nn.Module):
+    """Implement `measure`, or `forward` where there are no metrics.
+
+    A recipe's loss is made as `Loss(features, shots, **settings)`, with the number of shots of a video.
+    """
+
+    label: ClassVar[str] = ""
+    """What it is called in the progress line, if not by its class."""
+    metrics: ClassVar[Mapping[str, str]] = {}
+    """The metrics of `measure`, and what they are called in the progress line; with an empty name they are not shown
+    there."""
+
+    @property
+    def name(self) -> str:
+        """In metrics.jsonl."""
+        return type(self).__name__.lower()
+
+    def measure(self, x: Tensor, uniforms: Tensor | None = None) -> Measured:
+        return self(x, uniforms), {}
+
+    def forward(self, x: Tensor, uniforms: Tensor | None = None) -> Tensor:
+        return self.measure(x, uniforms)[0]
+
+
+class FrameLoss(Loss):
+    """A loss L_S on the representations h of frames, (shots, frames, d). Uniforms are (videos, shots + 1).
+
+    One that sees each frame several times, such as rotated, sets `copies` and `views`; its h is (copies, shots,
+    frames, d).
+    """
+
+    copies: ClassVar[int] = 1
+
+    def views(self, frames: Tensor) -> Tensor:
+        """What f sees: (cores, shots, frames, 3, H, W) -> (cores, copies, shots, frames, 3, H, W)."""
+        return frames.unsqueeze(1)
+
+
+class VideoLoss(Loss):
+    """A loss L_V on the embeddings e of shots, (videos, shots, d). Uniforms are (videos, shots + 1).
+
+    With `across_cores`, it is computed once on the shots of all cores.
+    """
+
+    across_cores: bool = False
+
+
+def cross_entropy(logits: Tensor, classes: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy and accuracy over some dimensions of the classes, from logits (*classes.shape, n)."""
+    scores = float32(logits).log_softmax(-1)
+    loss = -scores.gather(-1, classes.unsqueeze(-1)).squeeze(-1).mean(dims)
+    return loss, (scores.argmax(-1) == classes).to(scores.dtype).mean(dims)
+
+
+def uniforms_for(e: Tensor, uniforms: Tensor | None) -> Tensor:
+    """The uniforms that were given, or new ones: (..., videos, shots + 1) for e (..., videos, shots, d)."""
+    return uniforms if uniforms is not None else torch.rand(*e.shape[:-2], e.shape[-2] + 1, device=e.device)

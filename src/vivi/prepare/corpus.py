@@ -1,0 +1,351 @@
+"""The corpus on disk: Arrow shards of shots, a Parquet table of videos, and the settings they were made with.
+
+    corpus.json            format version and settings
+    shards/NNNNN.arrow     one row per shot: video, shot, times, frames (JPEG); memory-mapped
+    videos.parquet         one row per source video, the skipped ones with their reason
+
+The shots of a video are consecutive rows of one shard. A shard also carries the rows of its videos in its schema's
+metadata, so that renaming it into place commits both at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from vivi.prepare.identity import FileIdentity
+from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.storage import fsync, read_file, storage, write_atomically
+
+FORMAT_VERSION = 1
+# A record batch is what a reader maps and indexes at once: small enough to skip, large enough to be few.
+BATCH_BYTES = 8 << 20
+# What to do about a damaged file of a corpus.
+REMEDY = "delete it and run the same vivi prepare again"
+
+SHOT_SCHEMA = pa.schema(
+    [
+        ("video", pa.string()),
+        ("shot", pa.int32()),
+        ("times", pa.list_(pa.float64())),
+        ("frames", pa.list_(pa.binary())),
+    ]
+)
+VIDEO_SCHEMA = pa.schema(
+    [
+        ("video", pa.string()),
+        ("path", pa.string()),
+        ("status", pa.string()),
+        ("reason", pa.string()),
+        ("seconds", pa.float64()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("codec", pa.string()),
+        ("frames", pa.int32()),
+        ("shots", pa.int32()),
+        ("shard", pa.int32()),
+        ("first_row", pa.int64()),
+        ("split", pa.string()),
+        ("file_bytes", pa.int64()),
+        ("file_changed", pa.int64()),
+        ("file_hash", pa.string()),
+    ]
+)
+Split = Literal["train", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class VideoRow:
+    """A row of videos.parquet. The fields of the file are those of FileIdentity."""
+
+    video: str
+    path: str
+    status: Literal["ok", "skipped"]
+    reason: str
+    split: Split
+    seconds: float = 0.0
+    width: int = 0
+    height: int = 0
+    codec: str = ""
+    frames: int = 0
+    shots: int = 0
+    shard: int | None = None
+    first_row: int | None = None
+    file_bytes: int = 0
+    file_changed: int = 0
+    file_hash: str = ""
+
+    @property
+    def file(self) -> FileIdentity:
+        """The file that it was made from."""
+        return FileIdentity(self.file_bytes, self.file_changed, self.file_hash)
+
+
+class ShotWriter:
+    """Writes shots to an Arrow file that appears under its name only when complete."""
+
+    def __init__(self, path: Path, videos: Sequence[VideoRow] = ()) -> None:
+        self.path = path
+        self.temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        self.bytes = 0
+        self.rows = 0
+        self.frames = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        with storage(path):
+            self._sink = pa.OSFile(str(self.temporary), "wb")
+            self._writer = pa.ipc.new_file(self._sink, _with_videos(videos))
+
+    def add(self, video: str, shot: int, times: Sequence[float], frames: Sequence[bytes]) -> None:
+        """Adds one shot; its frames are JPEG files."""
+        row = {"video": video, "shot": shot, "times": times, "frames": frames}
+        self.frames += len(frames)
+        self.add_batch(pa.RecordBatch.from_pylist([row], SHOT_SCHEMA))
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Adds the shots of a record batch; small ones are written together."""
+        self.rows += batch.num_rows
+        self.bytes += batch.nbytes
+        self._pending.append(batch)
+        self._pending_bytes += batch.nbytes
+        if self._pending_bytes >= BATCH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            with storage(self.path):
+                self._writer.write_batch(pa.concat_batches(self._pending))
+        self._pending, self._pending_bytes = [], 0
+
+    def commit(self, sync: bool = False) -> None:
+        """Completes the file and puts it in place; with `sync`, it is on the disk afterwards."""
+        self._flush()
+        with storage(self.path):
+            self._writer.close()
+            self._sink.close()
+            if sync:
+                fsync(self.temporary)
+            os.replace(self.temporary, self.path)
+            if sync:
+                fsync(self.path.parent)
+
+    def __enter__(self) -> ShotWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leaves nothing behind unless committed."""
+        if not self._sink.closed:
+            self._sink.close()
+        self.temporary.unlink(missing_ok=True)
+
+
+def _with_videos(videos: Sequence[VideoRow]) -> pa.Schema:
+    content = json.dumps([asdict(row) for row in videos])
+    return SHOT_SCHEMA.with_metadata({"videos": content, "videos_crc32": f"{zlib.crc32(content.encode()):08x}"})
+
+
+def shard_path(corpus: Path, shard: int) -> Path:
+    return corpus / "shards" / f"{shard:05d}.arrow"
+
+
+def shard_numbers(corpus: Path) -> list[int]:
+    """The shards that are in place, complete ones only."""
+    names = (Path(name) for name in os.listdir(corpus / "shards"))
+    return sorted(int(name.stem) for name in names if name.suffix == ".arrow" and name.stem.isdigit())
+
+
+def open_shard(path: Path, columns: Sequence[str] = tuple(SHOT_SCHEMA.names)) -> pa.RecordBatchFileReader:
+    """Maps a shard, or some of its columns, into memory; rows are read from the page cache without a copy."""
+    options = pa.ipc.IpcReadOptions(included_fields=[SHOT_SCHEMA.get_field_index(name) for name in columns])
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path)), options=options)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; run the same vivi prepare again to make it anew") from None
+    except PermissionError:
+        raise UserError(f"{path} may not be read; change its permissions") from None
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{path} is damaged or not a shard ({first_line(error)}); {REMEDY}") from None
+
+
+def shard_videos(path: Path) -> list[VideoRow]:
+    """The rows of the videos a shard was committed with."""
+    metadata = open_shard(path).schema.metadata or {}
+    content, crc32 = metadata.get(b"videos", b"[]"), metadata.get(b"videos_crc32")
+    try:
+        if crc32 is not None and crc32 != b"%08x" % zlib.crc32(content):
+            raise ValueError("it does not match its checksum")
+        return [VideoRow(**row) for row in json.loads(content)]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged, its list of videos ({first_line(error)}); {REMEDY}") from None
+
+
+def write_videos(corpus: Path, rows: Sequence[VideoRow], next_shard: int | None = None) -> None:
+    """Writes videos.parquet. It knows of all shards below `next_shard`, by default of those that rows name: one of
+    them that no row names holds nothing of use any more."""
+    table = videos_table(rows)
+    if next_shard is None:
+        next_shard = 1 + max((row.shard for row in rows if row.shard is not None), default=-1)
+    metadata = {"next_shard": str(next_shard), "crc32": f"{_table_checksum(table):08x}"}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+    write_atomically(corpus / "videos.parquet", sink.getvalue().to_pybytes())
+
+
+def known_shards(corpus: Path) -> int | None:
+    """The number of the first shard that videos.parquet does not know of; None: an older vivi wrote it."""
+    path = corpus / "videos.parquet"
+    if not path.exists():
+        return 0
+    number = (pq.read_schema(path).metadata or {}).get(b"next_shard")
+    return int(number) if number is not None else None
+
+
+def _table_checksum(table: pa.Table) -> int:
+    """The CRC-32 of the values in a table, however a file holds them."""
+    value = 0
+    for column in table.columns:
+        values = concatenated(column) if pa.types.is_string(column.type) else (column.fill_null(0).to_numpy(),)
+        for array in (column.is_null().to_numpy(), *values):
+            value = zlib.crc32(np.ascontiguousarray(array).data, value)
+    return value
+
+
+def concatenated(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The strings of a column as one array of bytes, and where each begins."""
+    strings = pa.concat_arrays(column.cast(pa.large_binary()).chunks or [pa.array([], pa.large_binary())])
+    _, offsets, data = strings.buffers()
+    if not len(strings):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    begins = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    content = np.frombuffer(data, np.uint8)[begins[0] : begins[-1]] if data else np.zeros(0, np.uint8)
+    return begins - begins[0], content
+
+
+def videos_table(rows: Sequence[VideoRow]) -> pa.Table:
+    columns = {name: [getattr(row, name) for row in rows] for name in VIDEO_SCHEMA.names}
+    return pa.table(columns, schema=VIDEO_SCHEMA)
+
+
+def read_videos(corpus: Path) -> list[VideoRow]:
+    """The rows of videos.parquet; none if it is not there yet."""
+    path = corpus / "videos.parquet"
+    if not path.exists():
+        return []
+    batches = _read_table(path).to_batches(max_chunksize=1 << 16)
+    return [VideoRow(**row) for batch in batches for row in batch.to_pylist()]
+
+
+def _read_table(path: Path) -> pa.Table:
+    try:
+        table = pq.read_table(path)
+        metadata = table.schema.metadata or {}
+        for name, unknown in (("file_bytes", 0), ("file_changed", 0), ("file_hash", "")):
+            if name not in table.column_names:  # of an older corpus
+                table = table.append_column(name, pa.array([unknown] * len(table), VIDEO_SCHEMA.field(name).type))
+        table = table.select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA)
+        if b"crc32" in metadata and metadata[b"crc32"] != b"%08x" % _table_checksum(table):
+            raise ValueError("it does not match its checksum")
+        for name, allowed in (("status", ["ok", "skipped"]), ("split", ["train", "test"])):
+            if not pc.all(pc.is_in(table[name], pa.array(allowed)), min_count=0).as_py():
+                raise ValueError(f"a video whose {name} is neither {' nor '.join(allowed)}")
+        return table.replace_schema_metadata(metadata)
+    except PermissionError:
+        raise UserError(f"{path} may not be read; change its permissions") from None
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise UserError(f"{path} is damaged or not ours ({first_line(error)}); {REMEDY}") from None
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One row of a shard."""
+
+    video: str
+    shot: int
+    times: list[float]
+    frames: list[bytes]
+
+
+class Corpus:
+    """A prepared corpus, opened for reading."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.settings = read_settings(self.path)
+        if not (self.path / "videos.parquet").exists():
+            raise UserError(f"{self.path} was not finished: run the same vivi prepare again")
+
+    @cached_property
+    def videos(self) -> pa.Table:
+        """videos.parquet, read when it is first asked for: of millions of videos that takes seconds."""
+        return _read_table(self.path / "videos.parquet")
+
+    def table_identity(self) -> list[Any]:
+        """What tells videos.parquet from another: the checksum it carries, or its size and time in older corpora."""
+        path = self.path / "videos.parquet"
+        try:
+            crc32 = (pq.read_schema(path).metadata or {}).get(b"crc32")
+        except (OSError, pa.ArrowException):
+            _read_table(path)  # has the right words for it
+            raise
+        status = path.stat()
+        return [crc32.decode()] if crc32 is not None else [status.st_size, status.st_mtime_ns]
+
+    def shots(self, video: dict[str, Any]) -> Iterator[Shot]:
+        """The shots of a video, given as a row of `videos`, in order; none of a skipped one."""
+        for batch in self._batches(video, SHOT_SCHEMA.names):
+            for shot in batch.to_pylist():
+                yield Shot(**shot)
+
+    def times(self, video: dict[str, Any]) -> list[list[float]]:
+        """The times of the frames of each of its shots; the frames themselves stay on the disk."""
+        return [times for batch in self._batches(video, ["times"]) for times in batch.column("times").to_pylist()]
+
+    def _batches(self, video: dict[str, Any], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a video, batch by batch."""
+        if video["shard"] is None:
+            return
+        reader = open_shard(shard_path(self.path, video["shard"]), columns)
+        start, end = video["first_row"], video["first_row"] + video["shots"]
+        first = 0  # row of the batch
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            if start < first + batch.num_rows and first < end:
+                yield batch.slice(max(start - first, 0), end - max(start, first))
+            first += batch.num_rows
+
+
+def read_settings(corpus: Path) -> dict[str, Any]:
+    """What corpus.json says, or one clear line."""
+    path = corpus / "corpus.json"
+    try:
+        settings = json.loads(read_file(path))
+    except FileNotFoundError:
+        raise UserError(f"{corpus} is no corpus: it has no corpus.json; make one with vivi prepare") from None
+    except PermissionError:
+        raise UserError(f"{path} may not be read; change its permissions") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read ({error}); prepare into another folder") from None
+    version = settings.get("format_version") if isinstance(settings, dict) else None
+    if version != FORMAT_VERSION:
+        raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")
+    return dict(settings)
+
+
+def write_settings(corpus: Path, settings: dict[str, Any]) -> None:
+    content = json.dumps({"format_version": FORMAT_VERSION, **settings}, indent=2)
+    write_atomically(corpus / "corpus.json", content.encode() + b"\n")

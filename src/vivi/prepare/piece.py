@@ -1,0 +1,231 @@
+"""From one video file to its piece of the corpus: what a worker does.
+
+A piece is an Arrow file of the video's shots and a small JSON file that says how it went and that the piece is
+complete. Both appear atomically, so a worker can be killed at any moment and its video is simply done again.
+`vivi.prepare.prepare` packs the pieces into shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import signal
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from vivi.prepare.corpus import ShotWriter, Split, VideoRow
+from vivi.prepare.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
+from vivi.prepare.identity import FileIdentity, identify, identify_again
+from vivi.prepare.jpeg import encode_jpeg
+from vivi.prepare.limits import Heartbeat, Limits, TookTooLong
+from vivi.prepare.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
+from vivi.prepare.sources import Source, text
+from vivi.runtime.errors import check_ranges, first_line
+from vivi.runtime.read_ahead import in_background
+from vivi.runtime.storage import read_checked_json, write_checked_json
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """What determines the content of a corpus."""
+
+    rate: float = 1.0
+    """Frames a second to sample, by presentation time."""
+    short_side: int = 256
+    """Frames are scaled down to this short side in pixels (never up)."""
+    jpeg_quality: int = 90
+    """JPEG quality of the stored frames, 1 to 95."""
+    exact: bool = False
+    """Decode every frame and take the nearest, instead of the nearest among reference frames."""
+    shot_threshold: float = THRESHOLD
+    """How different two shots must look, from 0 to 1: lower finds more boundaries."""
+    min_shot_seconds: float = MIN_SHOT_SECONDS
+    """Boundaries closer than this to the one before are left out."""
+    max_shot_seconds: float = 0.0
+    """Split longer takes into shots of this length, for uncut footage; 0 leaves them whole."""
+    max_shot_frames: int = 500
+    """Split any shot longer than this, so that memory stays bounded."""
+    test_fraction: float = 0.1
+    """Share of videos held out as the test split, by a hash of the video's name."""
+
+    def check(self) -> None:
+        """Raises the one line a wrong argument deserves."""
+        ranges = {
+            "rate": (1e-6, 1000),
+            "short_side": (16, 4096),
+            "jpeg_quality": (1, 95),
+            "shot_threshold": (1e-6, 1),
+            "min_shot_seconds": (0, 3600),
+            "max_shot_seconds": (0, 1e6),
+            "max_shot_frames": (1, 1e6),
+            "test_fraction": (0, 1),
+        }
+        check_ranges(self, ranges)
+
+    @property
+    def shot_cap(self) -> int:
+        """The most frames a shot may have."""
+        if self.max_shot_seconds == 0:
+            return self.max_shot_frames
+        return min(self.max_shot_frames, max(1, round(self.max_shot_seconds * self.rate)))
+
+
+@dataclass(frozen=True, slots=True)
+class VideoTask:
+    """One video for one worker."""
+
+    source: Source
+    folder: str
+    """Where pieces go; on a cluster, a folder all machines see."""
+    settings: PrepareSettings
+    decode_ahead: bool = False
+    """Whether a core is free to decode the next frame while this one is encoded."""
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def piece(self) -> Path:
+        return Path(self.folder) / f"{hashlib.sha256(self.source.video.encode()).hexdigest()[:24]}.arrow"
+
+
+@dataclass(frozen=True)
+class PreparedVideo:
+    """The outcome of a task: the video's row, and the bytes and the checksum of its piece."""
+
+    row: VideoRow
+    bytes: int = 0
+    crc32: int = 0
+
+
+def prepare_video(
+    task: VideoTask, report: Callable[[float, float], None] | None = None, file: FileIdentity | None = None
+) -> PreparedVideo:
+    """Decodes one video, finds its shots, and writes its piece.
+
+    `report(share of the file read, seconds of footage)` is called with the first packet, then about twice a second.
+    `file` is what was identified before. Raises StorageError where the piece cannot be written; whatever is wrong
+    with the video itself ends up in its row.
+    """
+    heartbeat = Heartbeat(task.limits, report)
+    # Before it is read: a file that changes meanwhile is a changed one to the next run.
+    file = file or identify(task.source.path)
+    try:
+        done = _write_piece(task, heartbeat, file)
+    except UnusableVideo as error:
+        done = PreparedVideo(skipped_row(task, str(error), file))
+    except TookTooLong:
+        reason = f"takes longer than {task.limits.minutes:g} minutes (--video-minutes)"
+        done = PreparedVideo(skipped_row(task, reason, file))
+    except (MemoryError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
+        # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
+        reason = f"decoding failed: {type(error).__name__}: {first_line(error)}"
+        done = PreparedVideo(skipped_row(task, reason, file))
+    finally:
+        signal.alarm(0)
+    return finish_piece(task, done)
+
+
+def skipped_row(task: VideoTask, reason: str, file: FileIdentity) -> VideoRow:
+    """The row of a video that cannot be used."""
+    return _row(task, "skipped", reason, file)
+
+
+def _row(task: VideoTask, status: Literal["ok", "skipped"], reason: str, file: FileIdentity) -> VideoRow:
+    source = task.source
+    split = source.split or split_by_hash(source.video, task.settings.test_fraction)
+    return VideoRow(source.video, text(source.path), status, reason, split, **asdict(file))
+
+
+def finish_piece(task: VideoTask, done: PreparedVideo) -> PreparedVideo:
+    """Marks the piece as complete."""
+    write_checked_json(task.piece.with_suffix(".json"), asdict(done), sync=False)
+    return done
+
+
+def finished_piece(task: VideoTask) -> PreparedVideo | None:
+    """What an earlier, interrupted run already did for this video; nothing if its file has changed since, or if the
+    piece is not what was written: after a power cut it may hold anything."""
+    try:
+        done = read_checked_json(task.piece.with_suffix(".json"))
+        prepared = PreparedVideo(VideoRow(**done["row"]), done["bytes"], done["crc32"])
+        if prepared.row.file != identify_again(task.source.path, prepared.row.file):
+            return None
+        if prepared.row.status == "ok" and file_checksum(task.piece) != prepared.crc32:
+            return None
+        return prepared
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def file_checksum(path: Path) -> int:
+    """The CRC-32 of a file."""
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _write_piece(task: VideoTask, heartbeat: Heartbeat, file: FileIdentity) -> PreparedVideo:
+    if task.source.problem:
+        raise UnusableVideo(task.source.problem)
+    settings, info = task.settings, VideoInfo()
+    detector = HistogramShotDetector(settings.rate, settings.shot_threshold, settings.min_shot_seconds)
+    frames = sample_frames(task.source.path, settings.rate, settings.short_side, settings.exact, info, heartbeat)
+    if task.decode_ahead:  # on a core that would be idle while a frame is encoded
+        frames = in_background(frames, 1)
+    with ShotWriter(task.piece) as writer:
+        for shot in split_into_shots(frames, detector, settings.shot_cap, settings.jpeg_quality):
+            writer.add(task.source.video, writer.rows, [time for time, _ in shot], [jpeg for _, jpeg in shot])
+        writer.commit()
+    row = replace(
+        _row(task, "ok", "; ".join(info.problems), file),
+        seconds=info.seconds,
+        width=info.width,
+        height=info.height,
+        codec=info.codec,
+        frames=writer.frames,
+        shots=writer.rows,
+    )
+    return PreparedVideo(row, writer.bytes, file_checksum(task.piece))
+
+
+def split_into_shots(
+    frames: Iterable[SampledFrame], detector: ShotDetector, cap: int, jpeg_quality: int
+) -> Iterator[list[tuple[float, bytes]]]:
+    """Yields shots as lists of (time, JPEG).
+
+    Takes longer than `cap` frames are split into shots of that length, the last two of them evenly. Never more than
+    two such shots are held, besides what the detector looks ahead.
+    """
+    held: list[tuple[float, bytes]] = []
+    first = 0  # index of the first frame held
+    for frame in frames:
+        held.append((frame.time, encode_jpeg(frame.image, jpeg_quality)))
+        for boundary in detector.add(frame.time, frame.image):
+            yield from _split_evenly(held[: boundary - first], cap)
+            held = held[boundary - first :]
+            first = boundary
+        if len(held) >= 2 * cap + detector.lookahead:
+            yield held[:cap]
+            held = held[cap:]
+            first += cap
+    for boundary in detector.finish():
+        yield from _split_evenly(held[: boundary - first], cap)
+        held = held[boundary - first :]
+        first = boundary
+    yield from _split_evenly(held, cap)
+
+
+def _split_evenly(take: list[tuple[float, bytes]], cap: int) -> Iterator[list[tuple[float, bytes]]]:
+    parts = math.ceil(len(take) / cap)
+    for part in range(parts):
+        yield take[part * len(take) // parts : (part + 1) * len(take) // parts]
+
+
+def split_by_hash(video: str, test_fraction: float) -> Split:
+    """Train or test: the same for the same name, whatever else is in the corpus."""
+    digest = hashlib.sha256(video.encode()).digest()
+    return "test" if int.from_bytes(digest[:8], "big") < test_fraction * 2**64 else "train"

@@ -1,0 +1,54 @@
+"""The progress line of vivi prepare: videos done, videos/s, hours of footage/s, skipped, time left."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from vivi.prepare.corpus import VideoRow
+from vivi.prepare.piece import VideoTask
+from vivi.runtime.progress import ProgressLine
+
+
+class PrepareProgress(ProgressLine):
+    """Measured in bytes, so that long videos count more."""
+
+    def __init__(self, tasks: Sequence[VideoTask], console: Console) -> None:
+        self.sizes = {task.source.video: _size(task.source.path) for task in tasks}
+        super().__init__("prepare", sum(self.sizes.values()), console)
+        self.shares: dict[str, tuple[float, float]] = {}  # of videos in work: share done, seconds
+        self.done = self.skipped = 0
+        self.done_bytes = self.done_seconds = 0.0
+
+    def report(self, task: VideoTask, share: float, seconds: float) -> None:
+        """A video in work came this far."""
+        self.shares[task.source.video] = min(max(share, 0.0), 1.0), seconds if seconds > 0 else 0.0
+        self._show()
+
+    def finished(self, task: VideoTask, row: VideoRow) -> None:
+        self.shares.pop(task.source.video, None)
+        self.done += 1
+        self.skipped += row.status == "skipped"
+        self.done_bytes += self.sizes[task.source.video]
+        self.done_seconds += row.seconds
+        self._show()
+
+    def _show(self) -> None:
+        elapsed = max(time.monotonic() - self.started, 1e-9)
+        seconds = self.done_seconds + sum(seconds for _, seconds in self.shares.values())
+        line = (
+            f"{self.done}/{len(self.sizes)} videos · {self.done / elapsed:.1f} videos/s · "
+            f"{seconds / 3600:.1f} h of footage, {seconds / 3600 / elapsed:.3f} h/s · {self.skipped} skipped"
+        )
+        partly = sum(self.sizes[video] * share for video, (share, _) in self.shares.items())
+        self.show(self.done_bytes + partly, line)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0

@@ -1,0 +1,212 @@
+"""Recipes as files and by field: recipe.json, the differences of two, one field set by its dotted name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from vivi.recipes.losses import FRAME_LOSSES, VIDEO_LOSSES, LossSettings
+from vivi.recipes.scaled import RECIPES
+from vivi.recipes.schema import Recipe
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import read_file
+
+_LONGEST_NAME = 200
+_KIND = "kind"  # of a loss, in JSON
+
+
+def _by_name(losses: Sequence[type[LossSettings]]) -> dict[str, type[LossSettings] | None]:
+    return {"none": None} | {loss.__name__.lower(): loss for loss in losses}
+
+
+LOSSES = {"loss.frame": _by_name(FRAME_LOSSES), "loss.video": _by_name(VIDEO_LOSSES)}
+"""The losses that a field of a recipe can hold, by name."""
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of this name, or of this recipe.json."""
+    if name in RECIPES:
+        return RECIPES[name]
+    path = Path(name)
+    try:
+        if path.suffix == ".json" or path.exists():
+            return read_recipe(path / "recipe.json" if path.is_dir() else path)
+    except OSError as error:  # a name too long, a folder that may not be searched
+        raise UserError(f"'{name}' is no recipe, and as a path: {error.strerror}; vivi recipes lists them") from None
+    raise UserError(f"there is no recipe '{name}'{_did_you_mean(name, RECIPES)}; vivi recipes lists them all")
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A recipe.json; every field must be known and of its type, missing ones have their default."""
+    recipe = parse_recipe(read_recipe_json(path), str(path))
+    if not recipe.name.isprintable() or len(recipe.name) > _LONGEST_NAME:
+        raise UserError(
+            f"{path}: the name {recipe.name[:80]!a} cannot be printed, or has over {_LONGEST_NAME} characters; "
+            "choose another"
+        )
+    return recipe
+
+
+def read_recipe_json(path: Path) -> Any:
+    try:
+        return json.loads(read_file(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read as a recipe ({error}); mend it, or name another one") from None
+
+
+def parse_recipe(content: Any, where: str) -> Recipe:
+    recipe = _parse_dataclass(Recipe, content, where, "")
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+def recipe_json(recipe: Recipe) -> str:
+    return json.dumps(as_json(recipe), indent=2) + "\n"
+
+
+def as_json(value: Any) -> Any:
+    """A recipe, or a part of one, as JSON holds it; which loss it is stands beside its fields."""
+    if isinstance(value, tuple):
+        return list(value)
+    if not is_dataclass(value):
+        return value
+    kind = {_KIND: value.name} if isinstance(value, LossSettings) else {}
+    return kind | {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+
+
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """Every field by its dotted name. A loss is there by its name, and then field by field."""
+    return flatten(as_json(recipe))
+
+
+def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
+    """The same of what a recipe.json holds."""
+    if not isinstance(content, dict):
+        return {prefix.rstrip("."): "none" if content is None else content}
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        flat |= {prefix.rstrip("."): value} if name == _KIND else flatten(value, f"{prefix}{name}.")
+    return flat
+
+
+def differences(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
+    """The fields that differ, by their dotted names, with both values; None for a field that one of them lacks."""
+    old, new = flat(before), flat(after)
+    names = dict.fromkeys([*old, *new])
+    return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+def with_field(recipe: Recipe, name: str, text: str) -> Recipe:
+    """The recipe with one field, given by its dotted name, set to what `text` says. A loss is set by its name."""
+    name = name.replace("-", "_")
+    if name not in flat(recipe):
+        raise UserError(f"a recipe has no field '{name}'{_did_you_mean(name, flat(recipe))}")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    if isinstance(value, str) and value == flat(recipe)[name]:
+        return recipe  # a loss that is named once more keeps its settings
+    changed = _with_value(recipe, name.split("."), value, name)
+    assert isinstance(changed, Recipe)
+    return changed
+
+
+def _with_value(owner: Any, path: list[str], value: Any, name: str) -> Any:
+    """The dataclass with the field at the end of `path` set."""
+    first, *rest = path
+    if rest:
+        return replace(owner, **{first: _with_value(getattr(owner, first), rest, value, name)})
+    return replace(owner, **{first: _parse(get_type_hints(type(owner))[first], value, "--sweep", name)})
+
+
+def sweep(recipe: Recipe, out: Path, values: str) -> list[tuple[Path, Recipe]]:
+    """A run for each value in `field=value,value,...`, with its folder; without values, the one of the recipe."""
+    if not values:
+        return [(out, recipe)]
+    name, _, rest = values.partition("=")
+    name, choices = name.strip().replace("-", "_"), [choice.strip() for choice in rest.split(",")]
+    if not all(choices) or name == "name":
+        raise UserError(f"--sweep {values} is not of the form field=value,value,...")
+    if isinstance(flat(recipe).get(name), list):
+        raise UserError(f"--sweep {name}: only fields of one value can be swept")
+    if (out / "recipe.json").exists():
+        raise UserError(f"{out} is a run; a sweep makes a folder of runs: choose another --out")
+    swept = {flat(run)[name]: run for run in (with_field(recipe, name, choice) for choice in choices)}
+    return [(out / f"{name}={str(value).replace('/', '_')}", run) for value, run in swept.items()]
+
+
+# --- from JSON, checked against the types of the fields ---
+
+
+def _parse_dataclass(kind: Any, content: Any, where: str, prefix: str) -> Any:
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: {prefix.rstrip('.') or 'a recipe'} must be an object of fields")
+    hints = get_type_hints(kind)
+    hints = {field.name: hints[field.name] for field in fields(kind)}
+    for name in content:
+        if name not in hints:
+            raise UserError(f"{where}: there is no field {prefix + name[:80]!r}{_did_you_mean(name[:80], hints)}")
+    if kind is Recipe and "name" not in content:
+        raise UserError(f"{where}: the field 'name' is missing")
+    return kind(**{name: _parse(hints[name], value, where, prefix + name) for name, value in content.items()})
+
+
+def _parse(kind: Any, value: Any, where: str, name: str) -> Any:
+    """A field's value, checked against its type."""
+    if name in LOSSES:
+        return _parse_loss(value, where, name)
+    if is_dataclass(kind):
+        return _parse_dataclass(kind, value, where, f"{name}.")
+    if get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+        raise _not_one_of(get_args(kind), value, where, name)
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        if isinstance(value, list | tuple) and (inner[-1] is Ellipsis or len(value) == len(inner)):
+            return tuple(_parse(inner[0], item, where, name) for item in value)
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
+        return float(value)
+    elif type(value) is kind:
+        return value
+    raise UserError(f"{where}: {name} is {_short(value)}, which is no {_in_words(kind)}")
+
+
+def _parse_loss(value: Any, where: str, name: str) -> LossSettings | None:
+    """A loss by its name, or as an object of its kind and fields; None where there is none."""
+    known = LOSSES[name]
+    settings = dict(value) if isinstance(value, dict) else {_KIND: "none" if value is None else value}
+    chosen = settings.pop(_KIND, None)
+    if not isinstance(chosen, str) or chosen not in known:
+        raise _not_one_of(known, chosen, where, name)
+    if known[chosen] is None:
+        return None
+    loss = _parse_dataclass(known[chosen], settings, where, f"{name}.")
+    assert isinstance(loss, LossSettings)
+    return loss
+
+
+def _not_one_of(allowed: Iterable[str], value: Any, where: str, name: str) -> UserError:
+    return UserError(f"{where}: {name} is {repr(value)[:80]}; it must be one of {', '.join(allowed)}")
+
+
+def _short(value: Any) -> str:
+    """A value as a part of one line, however long it is."""
+    return " ".join(str(value)[:80].split())
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        count = "" if Ellipsis in get_args(kind) else f"{len(get_args(kind))} "
+        return f"list of {count}numbers"
+    return {int: "whole number", float: "finite number", bool: "true or false", str: "text"}[kind]
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,149 @@
+"""The settings of each loss: the fields of a recipe's `loss.frame` and `loss.video`.
+
+A class here has the name of a class in vivi.losses, and its fields are that class's arguments: `Exemplar(margin=0.4)`
+in a recipe becomes `vivi.losses.Exemplar(features, shots, margin=0.4)`. The two are apart because a recipe is read,
+checked and turned into flags before torch is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from vivi.runtime.errors import check_ranges, require
+
+if TYPE_CHECKING:
+    from vivi.recipes.schema import Recipe
+
+MOST_FEATURES = 65_536
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """What the settings of all losses have in common."""
+
+    patches: ClassVar[bool] = False  # whether f sees nine patches of each image, instead of whole frames
+    module: ClassVar[type | None] = None  # the class of the loss, where it is none of vivi.losses
+
+    @property
+    def name(self) -> str:
+        """On the command line, in recipe.json and in metrics.jsonl."""
+        return type(self).__name__.lower()
+
+    def check(self, recipe: Recipe) -> None:
+        """Raises where the loss cannot work with the rest of the recipe."""
+
+
+@dataclass(frozen=True)
+class Exemplar(LossSettings):
+    """Frames of a shot lie closer together than to frames of other shots: a triplet loss within each core."""
+
+    dimension: int = 1000
+    """Size of the embedding."""
+    triplets: Literal["semi-hard", "batch-hard"] = "semi-hard"
+    """FaceNet's with a margin, or the hardest ones with a soft margin, as in S4L."""
+    margin: float = 0.5
+    """Of the semi-hard triplets."""
+    negatives: Literal["shots", "videos"] = "shots"
+    """Frames of all other shots, as in the paper, or of other videos only, for shots that are pieces of one take."""
+
+    def check(self, recipe: Recipe) -> None:
+        check_ranges(self, {"dimension": (1, MOST_FEATURES), "margin": (0, 1e30)}, "loss.frame.")
+        check_pairs_of_frames(recipe, "the exemplar loss")
+        if self.negatives == "videos":
+            require(
+                recipe.batch.videos // recipe.batch.cores >= 2,
+                "--loss.frame.negatives videos needs at least 2 videos a core: lower --batch.cores",
+            )
+
+
+@dataclass(frozen=True)
+class Rotation(LossSettings):
+    """Tell by which multiple of 90 degrees a frame was turned."""
+
+
+@dataclass(frozen=True)
+class PatchLoss(LossSettings):
+    """What the losses on patches of an image have in common."""
+
+    dimension: int = 1000
+    """Size of a patch's embedding."""
+    hidden: int = 4096
+    """Size of the hidden layer."""
+    patches: ClassVar[bool] = True
+
+    def check(self, recipe: Recipe) -> None:
+        check_ranges(self, {"dimension": (1, MOST_FEATURES), "hidden": (1, MOST_FEATURES)}, "loss.frame.")
+        require(
+            recipe.images.count == 0 and recipe.loss.video is None,
+            f"--loss.frame {self.name} sees patches: it needs --images.count 0 and --loss.video none",
+        )
+
+
+@dataclass(frozen=True)
+class Jigsaw(PatchLoss):
+    """Tell in which of 100 permutations the nine patches of an image are shown."""
+
+
+@dataclass(frozen=True)
+class Location(PatchLoss):
+    """Tell where a patch of an image lies around the one in the centre."""
+
+
+@dataclass(frozen=True)
+class InfoNCE(LossSettings):
+    """Predict the next shot of a video among the shots of other videos."""
+
+    across: Literal["core", "all"] = "all"
+    """Where the negatives come from: the same core, or all cores."""
+    ahead: int = 1
+    """With three shots and more: predict this many shots ahead."""
+    both_ways: bool = False
+    """With two shots: also predict the first one from the second."""
+
+    def check(self, recipe: Recipe) -> None:
+        batch = recipe.batch
+        require(batch.shots >= 2, "InfoNCE predicts shots from shots: --batch.shots must be at least 2")
+        require(
+            1 <= self.ahead < batch.shots,
+            f"--loss.video.ahead {self.ahead} must be between 1 and {batch.shots - 1}, one less than --batch.shots",
+        )
+        videos = batch.videos // batch.cores if self.across == "core" else batch.videos
+        require(videos >= 2, "InfoNCE has no negatives: set --loss.video.across all, or lower --batch.cores")
+        require(not self.both_ways or batch.shots == 2, "--loss.video.both-ways needs --batch.shots 2")
+
+
+@dataclass(frozen=True)
+class Order(LossSettings):
+    """Tell whether the two shots of a video are in order or reversed."""
+
+    def check(self, recipe: Recipe) -> None:
+        require(recipe.batch.shots == 2, "--loss.video order needs --batch.shots 2 (for more: --loss.video shuffle)")
+
+
+@dataclass(frozen=True)
+class Shuffle(LossSettings):
+    """Tell whether the shots of a video, three or more, are in order or shuffled."""
+
+    def check(self, recipe: Recipe) -> None:
+        require(
+            recipe.batch.shots >= 3,
+            "--loss.video shuffle needs --batch.shots 3 or more (for two: --loss.video order)",
+        )
+
+
+# The losses that can be chosen by name, on the command line and in recipe.json.
+FRAME_LOSSES: tuple[type[LossSettings], ...] = (Exemplar, Rotation, Jigsaw, Location)
+VIDEO_LOSSES: tuple[type[LossSettings], ...] = (InfoNCE, Order, Shuffle)
+
+
+def check_pairs_of_frames(recipe: Recipe, name: str) -> None:
+    """Raises where a core has no two frames of one shot, or no two shots to tell apart."""
+    batch, images = recipe.batch, recipe.images
+    if batch.videos:
+        require(batch.frames >= 2, f"{name} compares frames of a shot: --batch.frames must be at least 2")
+        shots_per_core = batch.videos // batch.cores * batch.shots
+        require(shots_per_core >= 2, f"{name} needs at least 2 shots a core: lower --batch.cores")
+    if recipe.loss.on_labelled:
+        require(images.copies >= 2, f"{name} compares copies of an image: --images.copies must be at least 2")
+        require(images.count // batch.cores >= 2, f"{name} needs at least 2 images a core: lower --batch.cores")

@@ -1,0 +1,168 @@
+"""What a recipe says: everything that decides what is learned, and nothing else.
+
+How a run is executed (device, threads, intervals of logging) is no part of it: vivi.train.settings.Execution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from tyro.conf import AvoidSubcommands, Suppress, arg
+
+from vivi.recipes.losses import Exemplar, InfoNCE, LossSettings
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The encoder f, a timm model."""
+
+    name: str = "resnetv2_50"
+    """A timm model; its pooled features before the classifier are the representation."""
+    width: float = 1.0
+    """Channels, times this (resnetv2 models only); 3 in the paper's Big ones."""
+    norm: Literal["own", "group"] = "own"
+    """own: what the timm model has; group: group norm and weight standardisation in its place (resnetv2 models)."""
+    initialisation: Literal["glorot", "timm"] = "glorot"
+    """Glorot uniform, as in the paper's code, or what timm does."""
+    bn_momentum: float = 0.01
+    """Share of the newest step in the running statistics of batch norm (TensorFlow's 0.99 is 0.01 here)."""
+    start: str = ""
+    """Start from these weights: 'pretrained' (timm's own), or an earlier run or its encoder.safetensors."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step sees: videos, shots of each, frames of each shot; and how they are split into cores."""
+
+    videos: int = 512
+    """Videos a step (with --batch.source image: images); 0: none, there are labelled images alone."""
+    shots: int = 4
+    """K: consecutive shots of each video; videos with fewer are not used."""
+    frames: int = 8
+    """L: consecutive frames of each shot."""
+    cores: int = 128
+    """Groups of videos that share batch statistics and triplets."""
+    source: Literal["shot", "frame", "image"] = "shot"
+    """Where the L frames come from: consecutive ones of the shot; one frame of the video, L times; or one image of
+    --images, whose label is not used, L times."""
+    resample: bool = False
+    """With one frame per video: another one each time, instead of one fixed for the run."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Labelled images, trained along with the videos or alone."""
+
+    count: int = 0
+    """Labelled images a step; 0: none."""
+    copies: int = 1
+    """How often each is augmented."""
+    fraction: Annotated[float, arg(aliases=("--images-fraction",))] = 1.0
+    """Share of the labels to use, the same number from every class; 1: all."""
+    fraction_seed: int = 0
+    """Which ones: another seed takes others."""
+    policy: Literal["same", "imagenet", "v0"] = "same"
+    """AutoAugment on the labelled images, instead of their colour; same: they are augmented like the frames."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Inception crop, flip and colour; each frame, and each copy of an image, on its own."""
+
+    size: int = 224
+    """Pixels of the square that the encoder sees."""
+    crop_area: tuple[float, float] = (0.1, 1.0)
+    """Share of the frame that a crop covers."""
+    crop_aspect: tuple[float, float] = (0.75, 4 / 3)
+    """Width by height of a crop."""
+    flip: bool = True
+    """Mirror half of the frames."""
+    brightness: float = 32 / 255
+    """Add up to this, of 1."""
+    saturation: float = 0.5
+    """Scale by 1 ± this."""
+    hue: float = 0.0
+    """Turn by up to this, of a full circle."""
+    contrast: float = 0.0
+    """Scale by 1 ± this."""
+    hsv: bool = False
+    """Also the noise in hue, saturation and value of S4L."""
+    grey: float = 0.0
+    """Share of the shots, or images, that are grey in all their frames; 0.66 in Kolesnikov's exemplar."""
+    standardise: bool = False
+    """Each frame to a mean of 0 and a deviation of 1, as in Kolesnikov's exemplar, instead of colours in [-1, 1]."""
+    policy: Literal["none", "imagenet", "v0"] = "none"
+    """AutoAugment instead of all colour: the policy in the paper's table (imagenet), or in its authors' code (v0)."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """L_S + λ L_V + γ L_SUP, each a mean over its terms in the whole batch."""
+
+    frame: Annotated[LossSettings | None, AvoidSubcommands] = field(default_factory=Exemplar)
+    """The frame/shot loss L_S."""
+    on_labelled: bool = False
+    """L_S also on the labelled images; where there are others too, it is the mean of both."""
+    contrastive_weight: float = 0.0
+    """Weight of an explicit contrastive loss (NT-Xent) between the frames of a shot, added to L_S."""
+    temperature: float = 0.1
+    """Of the contrastive loss."""
+    pooling: Literal["mean", "attention"] = "mean"
+    """p: frames of a shot to one representation."""
+    shot_features: int = 512
+    """Size of a shot's embedding."""
+    video: Annotated[LossSettings | None, AvoidSubcommands] = field(default_factory=InfoNCE)
+    """The video loss L_V."""
+    video_weight: float = 0.04
+    """λ."""
+    supervised_weight: float = 0.0
+    """γ: of the cross-entropy of the labelled images."""
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """SGD with momentum; the learning rate is a function of the step."""
+
+    lr: float = 0.8
+    """Learning rate after the warm-up."""
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    """L2 on kernels only: no biases, no norms."""
+    warmup: int = 5_000
+    """Steps of linear warm-up from 0."""
+    decay_at: tuple[int, ...] = (90_000, 110_000)
+    """Steps from which on the learning rate is multiplied once more by decay_factor."""
+    decay_factor: float = 0.1
+    clip: float = 0.0
+    """Largest norm of the gradient; 0: any."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One row of the paper's training table, or one's own."""
+
+    name: Annotated[str, Suppress]  # no flag: the recipe is named on the command line
+    steps: int = 120_000
+    """Steps to train."""
+    seed: int = 0
+    """Decides initial weights, batches and augmentation."""
+    encoder: Encoder = field(default_factory=Encoder)
+    batch: Batch = field(default_factory=Batch)
+    images: Images = field(default_factory=Images)
+    augment: Augment = field(default_factory=Augment)
+    loss: Loss = field(default_factory=Loss)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+
+    @property
+    def sees_patches(self) -> bool:
+        """Whether f sees nine patches of each image."""
+        return self.loss.frame is not None and self.loss.frame.patches
+
+    @property
+    def learns_from_videos(self) -> bool:
+        return self.batch.videos > 0 and self.batch.source != "image"
+
+    @property
+    def learns_from_images(self) -> bool:
+        return self.images.count > 0 or (self.batch.videos > 0 and self.batch.source == "image")

@@ -1,0 +1,1 @@
+"""What every other package may use: errors, files, progress, processes, threads, the console."""

@@ -1,0 +1,278 @@
+"""The processes that compute a step together, one per GPU; torchrun starts them.
+
+In a single process, every method of World returns at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from vivi.runtime.errors import UserError, first_line
+
+T = TypeVar("T")
+Claims = Mapping[
+    str, tuple[Any, str]
+]  # what all processes must have alike: "has torch" -> a value, and how it is shown
+
+# Seconds. torchrun ends all processes as soon as one ends, and rank 0 is still to say why.
+_ERROR_DELAY = 1.0
+_RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
+# Building the index of a large corpus, which the others wait for, takes minutes.
+_COLLECTIVE_TIMEOUT = timedelta(hours=2)
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among its peers."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    def share_of(self, cores: int) -> range:
+        """Which cores of the batch this process computes."""
+        if cores % self.size:
+            raise UserError(
+                f"{self.size} processes cannot share {cores} cores evenly: start a number of processes that divides "
+                f"{cores}, or set --batch.cores"
+            )
+        share = cores // self.size
+        return range(self.rank * share, (self.rank + 1) * share)
+
+    def all_gather(self, values: Tensor) -> Tensor:
+        """The values of all processes, one after the other along the first dimension; no gradient flows."""
+        if self.size == 1:
+            return values.detach()
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(parts, values.detach().contiguous())
+        return torch.cat(parts)
+
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces each tensor by its sum over the processes, in one message."""
+        if self.size == 1 or not tensors:
+            return
+        message = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(message)
+        for tensor, total in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
+
+    def all_gather_object(self, value: T) -> list[T]:
+        """The values of all processes, whatever they are."""
+        if self.size == 1:
+            return [value]
+        values = [value] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        if self.size == 1:
+            return flag
+        count = torch.tensor(float(flag), device=self.device)
+        dist.all_reduce(count)
+        return bool(count.item() > 0)
+
+    def broadcast_object(self, value: T) -> T:
+        """Rank 0's value, whatever it is."""
+        if self.size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values)
+        return values[0]
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces each tensor by that of rank 0."""
+        for tensor in tensors if self.size > 1 else ():
+            message = tensor.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(message, 0)
+            if self.rank > 0:
+                tensor.copy_(message)
+
+    def together(self, action: Callable[[], T]) -> T:
+        """What this process gets from an action that every process takes; where one of them fails, all end, and rank
+        0 says why. The action itself must not wait for the others."""
+        failure: Exception | None = None
+        try:
+            result = action()
+        except Exception as error:
+            failure = error
+        reason = "" if failure is None else first_line(failure)
+        outcomes = self.all_gather_object((failure is not None, socket.gethostname(), reason))
+        if not any(failed for failed, _, _ in outcomes):
+            return result
+        if failure is not None and (self.rank == 0 or not isinstance(failure, UserError)):
+            raise failure
+        if self.rank > 0:
+            sys.exit(1)
+        number, (_, host, reason) = next((number, outcome) for number, outcome in enumerate(outcomes) if outcome[0])
+        raise UserError(f"process {number} of {self.size}, on {host}: {reason}")
+
+    def on_rank_0(self, action: Callable[[], T]) -> T | None:
+        """What rank 0 gets from an action that the others wait for; where it fails, all end, and rank 0 says why."""
+        return self.together(lambda: action() if self.rank == 0 else None)
+
+    def check_same(self, claims: Callable[[], Claims]) -> None:
+        """Ends all processes where one of them claims something else than rank 0."""
+        if self.size > 1:
+            everyone = self.all_gather_object((socket.gethostname(), self.together(claims)))
+            self.together(lambda: compare_claims(everyone))
+
+
+def compare_claims(everyone: Sequence[tuple[str, Claims]]) -> None:
+    """Raises for the first process whose claims differ from those of rank 0; each is a host with its claims."""
+    first_host, first = everyone[0]
+    for number, (host, claims) in enumerate(everyone):
+        for what, (value, shown) in first.items():
+            other, other_shown = claims.get(what, (None, "nothing"))
+            if other != value:
+                raise UserError(
+                    f"process {number} of {len(everyone)}, on {host}, {what} {other_shown}, not {shown} as process 0 "
+                    f"on {first_host}: give all of them the same"
+                )
+
+
+@contextmanager
+def join_world(device: str) -> Iterator[World]:
+    """Meets the other processes, if torchrun has started any. `device` is cpu, cuda, cuda:N, mps, ... or auto."""
+    rank, size, local = _rank_and_size()
+    with only_rank_0_explains():
+        here = choose_device(device, local)
+    if size == 1:
+        yield World(here)
+        return
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
+    _init_process_group("nccl" if here.type == "cuda" else "gloo", rank, size)
+    quiet = False
+    try:
+        yield World(here, rank, size)
+    except SystemExit:  # of a process that leaves it to rank 0 to say why
+        quiet = True
+        raise
+    except RuntimeError as error:
+        if not _is_lost_connection(error):
+            raise
+        raise UserError(
+            f"another process of this run has ended or cannot be reached ({first_line(error)[:200]}); "
+            "what it printed says why; the same command goes on from the last checkpoint"
+        ) from None
+    finally:
+        dist.destroy_process_group()
+        if quiet:
+            time.sleep(_ERROR_DELAY)
+
+
+def _rank_and_size() -> tuple[int, int, int]:
+    """Of this process: its rank, the number of processes, and its rank on this machine."""
+    size = _number("WORLD_SIZE", 1, range(1, 1_000_000))
+    return _number("RANK", 0, range(size)), size, _number("LOCAL_RANK", 0, range(size))
+
+
+def _number(name: str, default: int | None, allowed: range) -> int:
+    """A variable that torchrun sets."""
+    text = os.environ.get(name, "" if default is None else str(default))
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) not in allowed:
+        given = f"is {text[:80]!r}" if text else "is not set"
+        most = f"{allowed[-1]}" + " (WORLD_SIZE less 1)" * (name in ("RANK", "LOCAL_RANK"))
+        raise UserError(
+            f"the environment variable {name} {given}; it must be a number from {allowed[0]} to {most}: "
+            "start the processes with torchrun, or correct it"
+        )
+    return int(text)
+
+
+def _init_process_group(backend: str, rank: int, size: int) -> None:
+    """Waits for the other processes, and makes a group of all."""
+    address, port = os.environ.get("MASTER_ADDR", ""), _number("MASTER_PORT", None, range(1, 2**16))
+    if not address:
+        raise UserError(
+            "the environment variable MASTER_ADDR is not set; it must be the address of process 0's machine: "
+            "start the processes with torchrun, or set it"
+        )
+    try:
+        with _default_signals():
+            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=_RENDEZVOUS_TIMEOUT))
+            dist.init_process_group(
+                backend,
+                store=dist.PrefixStore("default_pg", store),
+                rank=rank,
+                world_size=size,
+                timeout=_COLLECTIVE_TIMEOUT,
+            )
+            store.set_timeout(_COLLECTIVE_TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"process {rank} did not meet the others: {size} processes are expected at {address}:{port} within "
+            f"{_RENDEZVOUS_TIMEOUT.total_seconds() / 60:g} minutes ({first_line(error)[:200]}); check that all are "
+            "started, that WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same for all, and that no firewall is "
+            "between them"
+        ) from None
+
+
+@contextmanager
+def _default_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM end the process inside: Python's own handlers would wait until C++ returns."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """Whether a message to another process did not get through; gloo has no exception of its own."""
+    lost = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "timed out")
+    of_gloo = "gloo/" in str(error) and any(words in str(error) for words in lost)
+    return isinstance(error, dist.DistError) or of_gloo
+
+
+@contextmanager
+def only_rank_0_explains() -> Iterator[None]:
+    """For what goes wrong in every process alike: rank 0 raises it, the others end."""
+    try:
+        yield
+    except UserError:
+        if os.environ.get("RANK", "0") != "0":
+            sys.exit(1)
+        raise
+
+
+def processes_here() -> int:
+    """How many processes of the run share this machine."""
+    return _number("LOCAL_WORLD_SIZE", 1, range(1, 1_000_000))
+
+
+def choose_device(name: str, local: int = 0) -> torch.device:
+    """The device of this name; auto: a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps", "xpu"):
+            raise RuntimeError("it is no kind of device to train on")
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("this machine has no CUDA device, or torch cannot use it")
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", local)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {name} cannot be used: {first_line(error)}") from None
+    return device

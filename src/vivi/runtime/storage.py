@@ -1,0 +1,165 @@
+"""Files: reading what may be anything, and writing that survives: whole files or none, one writer per folder, and
+one exception for a disk that refuses."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from vivi.runtime.errors import UserError
+from vivi.runtime.machine import available_memory
+
+MB, GB = 2**20, 2**30
+SMALL, LARGE, WEIGHTS = 64 * MB, 8 * GB, 64 * GB
+"""The most that a list or a file of facts, a file of annotations or predictions, and a file of weights may have."""
+
+
+class Unfit(OSError):
+    """What stands in place of a file cannot be one that is meant; `strerror` says why."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def read_file(path: Path, most: int = SMALL) -> bytes:
+    """The content of a regular file of at most `most` bytes; of anything else, an OSError that says so.
+
+    A pipe would be waited for without end, and a device or a sparse file may fill the memory.
+    """
+    check_regular(path, most)
+    if os.stat(path).st_size > GB and os.stat(path).st_size > (available_memory() or sys.maxsize):
+        raise Unfit(errno.EFBIG, "is larger than the memory that is free")
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as file:
+        _check(os.fstat(handle), most)  # again: it may have been replaced meanwhile
+        return file.read() or b""
+
+
+def check_regular(path: Path, most: int = WEIGHTS) -> None:
+    """Raises an OSError unless it is a regular file of at most `most` bytes, for what opens files by their name."""
+    _check(os.stat(path), most)
+
+
+def _check(found: os.stat_result, most: int) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise Unfit(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise Unfit(errno.EINVAL, "is not a regular file")
+    if found.st_size > most:
+        raise Unfit(errno.EFBIG, f"is larger than {most // MB:,} MB")
+
+
+class StorageError(Exception):
+    """Something cannot be written: the disk is full, read-only or gone. Says what, and why."""
+
+    full = False
+
+
+@contextmanager
+def storage(path: Path) -> Iterator[None]:
+    """Turns the OSErrors of writing into StorageError, so that they are never taken for bad input."""
+    try:
+        yield
+    except OSError as error:
+        failure = StorageError(f"{path}: {error.strerror or error}")
+        failure.full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise failure from error
+
+
+def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
+    """Replaces a file as a whole: readers see the old content or the new one."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with storage(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                if sync:
+                    fsync_file(file)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_checked_json(path: Path, content: Any, sync: bool = True) -> None:
+    """Writes a JSON file that holds a checksum of its content."""
+    write_atomically(path, json.dumps({"content": content, "crc32": json_crc32(content)}).encode(), sync)
+
+
+def read_checked_json(path: Path) -> Any:
+    """The content of a file that `write_checked_json` wrote; raises ValueError if it is any other."""
+    try:
+        whole = json.loads(read_file(path))
+        if whole["crc32"] == json_crc32(whole["content"]):
+            return whole["content"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ValueError(f"{path.name} is not as it was written")
+
+
+def json_crc32(content: Any) -> int:
+    """The CRC-32 of what JSON can hold, whatever the order of its fields."""
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def fsync(path: Path) -> None:
+    """Puts a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        _fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_file(file: IO[bytes]) -> None:
+    """Puts what was written to an open file on the disk."""
+    file.flush()
+    _fsync(file.fileno())
+
+
+def _fsync(handle: int) -> None:
+    # As in git's tests, ours need no power cut survived, and a busy disk may take minutes.
+    if os.environ.get("VIVI_FSYNC", "1") != "0":
+        os.fsync(handle)
+
+
+@contextmanager
+def locked(folder: Path, command: str) -> Iterator[None]:
+    """Makes the folder, and keeps other processes that lock it out for as long as this one lives, on file systems
+    that can."""
+    try:
+        new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another {command} is writing to {folder}; wait for it to end") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    except UserError:
+        if new and not any(folder.iterdir()):
+            folder.rmdir()  # nothing came of it
+        raise
+    finally:
+        os.close(lock)
+
+
+def leads_out(name: str) -> bool:
+    """Whether a path in a list leads out of the folder it starts from: it is absolute, or has a `..`.
+
+    Only the text counts. A link in the folder may lead anywhere: whoever made it wanted that.
+    """
+    return os.path.isabs(name) or ".." in name.split(os.sep)

@@ -1,0 +1,185 @@
+"""Checkpoints of a run: written as a whole or not at all, checked when read, the last few kept.
+
+    run/checkpoints/step-00000030.safetensors             all tensors after 30 steps
+    run/checkpoints/step-00000030.safetensors.damaged     one that failed its check, set aside
+
+A checkpoint is one safetensors file. Its metadata holds the step, the format version, and a checksum of both and of
+the name, type, shape and bytes of every tensor. One process writes a run's checkpoints and restores from them.
+The tensors are the model's weights and statistics, and the optimiser's momentum.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from vivi.model.files import checksum
+from vivi.runtime.distributed import World
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import check_regular, fsync, storage, write_atomically
+
+FORMAT_VERSION = 1
+
+
+class _Damaged(Exception):
+    """Why a checkpoint cannot be trusted."""
+
+
+class NothingToRestore(UserError):
+    """Damaged checkpoints are all there is."""
+
+
+def save(folder: Path, step: int, tensors: Mapping[str, Tensor], keep: int = 3) -> Path:
+    """Writes the checkpoint of a step, then removes all but the newest `keep`; returns its path.
+
+    When this returns, the checkpoint outlives a power cut. Raises StorageError where it cannot be written; the
+    checkpoints before it are then untouched.
+    """
+    if keep < 1:
+        raise ValueError(f"at least one checkpoint must be kept, not {keep}")
+    path = folder / f"step-{step:08d}.safetensors"
+    plain = dict(_plain(tensors))
+    about = {"format_version": FORMAT_VERSION, "step": step, "checksum": _checksum(step, plain)}
+    metadata = {"vivi": json.dumps(about)}  # one entry, as safetensors would write several in any order
+    with storage(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in folder.glob("*.tmp"):  # of runs that were killed while saving
+            stale.unlink(missing_ok=True)
+        write_atomically(path, safetensors.torch.save(plain, metadata))
+        fsync(folder)
+        for old in checkpoints(folder)[:-keep]:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def restore(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Tensor]] | None:
+    """The step and tensors of the newest checkpoint that passes its check; None if none was ever written.
+
+    A damaged one is renamed to `*.damaged`, and a line for `warn` says so and what is used instead. Where damaged
+    ones are all there is, it raises: a run never begins anew unasked.
+    """
+    lost: list[str] = []
+    for path in reversed(checkpoints(folder)):
+        try:
+            restored = _read(path)
+        except _Damaged as error:
+            lost.append(f"{path} is damaged ({error})")
+            _set_aside(path)
+            continue
+        for line in lost:
+            warn(f"{line}; it was set aside, and the run goes on from {path.name}")
+        return restored
+    aside = sorted(folder.glob("*.damaged"))
+    if not aside:
+        return None
+    what = lost[0] if lost else f"{aside[-1]} is damaged"
+    todo = "put a good one there, or choose another --out"
+    raise NothingToRestore(f"{what}, and there is no other checkpoint to go on from; {todo}")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first; not those set aside."""
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be read ({error.strerror}); mend that and run the same command again"
+        ) from None
+    return sorted((path for path in entries if re.fullmatch(r"step-\d+\.safetensors", path.name)), key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.stem[5:])
+
+
+def _checksum(step: int, tensors: Mapping[str, Tensor]) -> str:
+    """Of all that a checkpoint says; the tensors are plain ones."""
+    return checksum(f"{FORMAT_VERSION} {step}", tensors)
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors as a file holds them: in main memory, row by row, none sharing its bytes with another."""
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        if plain.untyped_storage().data_ptr() in seen:
+            plain = plain.clone()
+        seen.add(plain.untyped_storage().data_ptr())
+        yield name, plain
+
+
+def _read(path: Path) -> tuple[int, dict[str, Tensor]]:
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{path} may not be read; change its permissions")
+    try:
+        check_regular(path)
+        with safetensors.safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})["vivi"])
+            # First: of another version, nothing else is known, not even how its checksum is made.
+            version = about["format_version"]
+            if type(version) is int and version != FORMAT_VERSION:
+                raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")
+            step, sum_then = about["step"], about["checksum"]
+            # Cloned, as what safe_open gives may still be the file itself, mapped.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise _Damaged(" ".join(str(error).split())) from None
+    if version != FORMAT_VERSION or sum_then != _checksum(step, tensors):
+        raise _Damaged("its content does not match its checksum")
+    if step != _step(path):
+        raise _Damaged(f"it holds step {step}")
+    return step, tensors
+
+
+def _set_aside(path: Path) -> None:
+    """Renames a damaged checkpoint, so that it is neither taken again nor removed as an old one."""
+    with storage(path):
+        path.rename(path.with_name(f"{path.name}.damaged"))
+        fsync(path.parent)
+
+
+# --- what a checkpoint holds ---
+
+
+def state_tensors(model: nn.Module, optimiser: torch.optim.SGD) -> dict[str, Tensor]:
+    """Everything that a resumed run needs besides its step."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        momentum = optimiser.state.get(parameter, {}).get("momentum_buffer")
+        if momentum is not None:
+            tensors[f"optimiser.{name}"] = momentum
+    return tensors
+
+
+def load_state(model: nn.Module, optimiser: torch.optim.SGD, tensors: Mapping[str, Tensor]) -> None:
+    """Puts back what state_tensors gave."""
+    model_state = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    try:
+        model.load_state_dict(model_state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"the checkpoint does not fit the recipe's model: {reason}") from None
+    for name, parameter in model.named_parameters():
+        momentum = tensors.get(f"optimiser.{name}")
+        if momentum is not None:
+            # As the parameter lies in memory, so that the same kernels run as before.
+            optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+
+
+def broadcast_state(model: nn.Module, optimiser: torch.optim.SGD, world: World) -> None:
+    """Gives every process what state_tensors gives in rank 0."""
+    parameters = dict(model.named_parameters())
+    moving = [name for name, parameter in parameters.items() if optimiser.state.get(parameter)]
+    for name in world.broadcast_object(moving):
+        optimiser.state[parameters[name]].setdefault("momentum_buffer", torch.empty_like(parameters[name]))
+    world.broadcast(list(state_tensors(model, optimiser).values()))

@@ -1,0 +1,224 @@
+"""What a run learns from: a corpus of videos, images, or both, as its recipe wants; and the loaders of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from vivi.data.augment import augment, augment_patches
+from vivi.data.augment.patches import PATCHES
+from vivi.data.images import LabelledImages, class_balanced, find_images, find_test_images, only_listed
+from vivi.data.index import Index, open_index
+from vivi.data.loader import Loader
+from vivi.data.packed import PackedImages
+from vivi.data.prefetch import Prefetch
+from vivi.data.resident import ResidentSource, decoded_bytes, frames_in_use, load_resident
+from vivi.data.sources import CorpusSource, ImageSource, Source, labelled_images, unlabelled_images
+from vivi.prepare.corpus import Corpus
+from vivi.recipes import Recipe
+from vivi.runtime.distributed import World, processes_here
+from vivi.runtime.errors import UserError
+from vivi.runtime.machine import available_cores, available_memory
+from vivi.runtime.progress import ProgressLine
+from vivi.train.micro_batch import MicroBatchSize
+from vivi.train.settings import DataPaths, Execution
+
+# More threads wait for Python's lock, and make the one that feeds the GPU wait: 16 are a third slower than 4.
+MOST_THREADS = 4
+# Of what is free, for frames that are kept decoded. On a GPU activations take up to 0.6 of it (micro_batch.py), what
+# is made ahead 0.05 (prefetch.py).
+_SHARE_OF_GPU, _SHARE_OF_HOST = 0.25, 0.5
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The data, found and counted, but not read."""
+
+    index: Index | None  # of the videos
+    images: LabelledImages | None  # all of them
+    labelled: LabelledImages | None  # those whose labels are used
+    test: LabelledImages | None
+    videos_source: CorpusSource | ImageSource | None = None  # the videos of steps, or the images in their place
+    labelled_source: ImageSource | None = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.labelled.classes if self.labelled else ()
+
+    def fingerprints(self) -> dict[str, str]:
+        """What a resumed run, and every process of a run, must find again."""
+        prints = {"corpus_fingerprint": self.index.fingerprint} if self.index else {}
+        for name, images in (("images_fingerprint", self.images), ("labels_fingerprint", self.labelled)):
+            prints |= {name: images.fingerprint()} if images else {}
+        return prints
+
+    def places(self) -> dict[str, str]:
+        places = {"corpus": str(self.index.corpus.resolve())} if self.index else {}
+        for name, images in (("images", self.images), ("images_test", self.test)):
+            places |= {name: str(images.source.resolve())} if images else {}
+        return places
+
+    def notes(self) -> list[str]:
+        """What was left out, and what is odd, a line each."""
+        notes = [self.index.note] if self.index and self.index.note else []
+        notes += [note for images in (self.labelled or self.images, self.test) if images for note in images.notes]
+        if self.test is not None and self.images is not None:
+            tested = set(self.test.files())
+            both = sum(file in tested for file in self.images.files())
+            if both:
+                notes.append(f"{both:,} of the {len(self.test):,} test images are also trained on")
+        return notes
+
+
+def open_data(recipe: Recipe, paths: DataPaths) -> TrainingData:
+    """Finds what the recipe learns from; raises where it is missing, not wanted, or too little."""
+    paths.check(recipe)
+    index = images = labelled = test = None
+    if paths.corpus is not None:
+        index = open_index(Corpus(paths.corpus))
+        pa.default_memory_pool().release_unused()  # or Arrow keeps a gigabyte of the tables of a large corpus
+    if paths.images is not None:
+        images = find_images(paths.images, labels=recipe.images.count > 0)
+        if recipe.images.count > 0:
+            labelled = _labels_in_use(images, recipe, paths.images_list)
+        if len(images.classes) > 1:
+            test = find_test_images(paths.images, paths.images_test, (labelled or images).classes)
+    videos_source: CorpusSource | ImageSource | None = None
+    if recipe.batch.videos and index is not None:
+        videos_source = CorpusSource(index, recipe.batch, recipe.seed)
+    elif recipe.batch.videos and images is not None:
+        videos_source = unlabelled_images(images, recipe)
+    labelled_source = labelled_images(labelled, recipe) if labelled is not None else None
+    return TrainingData(index, images, labelled, test, videos_source, labelled_source)
+
+
+def _labels_in_use(images: LabelledImages, recipe: Recipe, listed: Path | None) -> LabelledImages:
+    """The images whose labels the recipe uses."""
+    if listed is not None:
+        return only_listed(images, listed)
+    return class_balanced(images, recipe.images.fraction, recipe.images.fraction_seed)
+
+
+# --- the loaders ---
+
+
+def prefetch_steps(
+    data: TrainingData,
+    recipe: Recipe,
+    execution: Execution,
+    world: World,
+    size: MicroBatchSize,
+    steps: range,
+    dtype: torch.dtype,
+    console: Console,
+) -> Prefetch:
+    """What the steps see, for the cores of this process."""
+    threads = reading_threads(execution)
+    cores, device = world.share_of(recipe.batch.cores), world.device
+    videos = images = None
+    if data.videos_source is not None:
+        source: Source = data.videos_source
+        if isinstance(source, CorpusSource):
+            source = keep_resident(source, recipe, execution, world, len(steps), console) or source
+        elif execution.resident == "on":
+            raise UserError(f"{recipe.name} learns from no videos: remove --resident")
+        threads_now = 0 if isinstance(source, ResidentSource) else threads
+        see = partial(_augment_frames, recipe=recipe, dtype=dtype)
+        videos = Loader(source, see, cores, recipe.batch.cores, size.videos, device, threads_now)
+    elif execution.resident == "on":
+        raise UserError(f"{recipe.name} learns from no videos: remove --resident")
+    if data.labelled_source is not None and data.labelled is not None:
+        fewer = max(1, threads // 2) if recipe.batch.videos and not execution.threads else threads
+        see = partial(_augment_labelled, recipe=recipe, dtype=dtype)
+        source, labels = data.labelled_source, data.labelled.labels
+        images = Loader(source, see, cores, recipe.batch.cores, size.images, device, fewer, labels)
+    return Prefetch(videos, images, steps, device, micro_batch_bytes(recipe, size, dtype))
+
+
+def reading_threads(execution: Execution) -> int:
+    """Threads that read and decode while training."""
+    return execution.threads or min(MOST_THREADS, max(1, available_cores() // processes_here()))
+
+
+def micro_batch_bytes(recipe: Recipe, size: MicroBatchSize, dtype: torch.dtype) -> int:
+    """Of the largest micro-batch, on the device."""
+    batch, images = recipe.batch, recipe.images
+    videos = batch.videos * batch.shots * batch.frames * size.videos
+    frames = max(videos, images.count * images.copies * size.images) // batch.cores
+    return frames * (PATCHES if recipe.sees_patches else 1) * 3 * recipe.augment.size**2 * dtype.itemsize
+
+
+def _augment_frames(
+    images: PackedImages, uniforms: NDArray[np.float32], recipe: Recipe, dtype: torch.dtype
+) -> Tensor:
+    if recipe.sees_patches:
+        return augment_patches(images, uniforms, recipe.augment.size, dtype)
+    return augment(images, uniforms, recipe.augment, dtype)
+
+
+def _augment_labelled(
+    images: PackedImages, uniforms: NDArray[np.float32], recipe: Recipe, dtype: torch.dtype
+) -> Tensor:
+    policy = recipe.augment.policy if recipe.images.policy == "same" else recipe.images.policy
+    return augment(images, uniforms, replace(recipe.augment, policy=policy), dtype)
+
+
+# --- frames that are kept decoded ---
+
+
+def keep_resident(
+    source: CorpusSource, recipe: Recipe, execution: Execution, world: World, steps: int, console: Console
+) -> ResidentSource | None:
+    """All frames decoded, in memory, if they fit and if so many steps see enough of them to be worth it."""
+    if execution.resident == "off":
+        return None
+    batch, index = recipe.batch, source.index
+    frames = frames_in_use(source)
+    per_shot = batch.frames if batch.source == "shot" else 1
+    decoded = steps * batch.videos * batch.shots * per_shot // world.size  # by streaming
+    if execution.resident == "auto" and decoded < frames.total:
+        return None
+    on_gpu, on_host = memory_to_spare(world.device)
+    size = decoded_bytes(index, frames, max(on_gpu, on_host))
+    if size is None:
+        if execution.resident == "on":
+            room = max(on_gpu, on_host) / 2**30
+            raise UserError(
+                f"--resident on: decoded, the {frames.total:,} frames of {index.corpus} take more than the "
+                f"{room:.1f} GiB that can be spared; remove it"
+            )
+        return None
+    keep_on = world.device if size <= on_gpu else torch.device("cpu")
+    threads = execution.threads or max(1, available_cores() // processes_here())
+    lines: list[str] = []
+    with ProgressLine("decode", frames.total, console) as progress:
+
+        def show(done: int, damaged: tuple[str, ...]) -> None:
+            lines.extend(damaged)
+            progress.show(done, f"{done:,} of {frames.total:,} frames decoded")
+
+        resident = load_resident(source, frames, size, threads, world.device, keep_on, show)
+        if resident is not None:
+            where = "on the GPU" if keep_on.type == "cuda" else "in memory"
+            progress.show(
+                frames.total, f"all {frames.total:,} frames are kept {where}, decoded: {size / 2**30:.1f} GiB"
+            )
+    for line in lines if resident is not None else ():
+        console.print(line, style="yellow", soft_wrap=True)
+    if resident is None and execution.resident == "on":
+        raise UserError(f"--resident on: videos of {index.corpus} have frames of several sizes; remove it")
+    return resident
+
+
+def memory_to_spare(device: torch.device) -> tuple[int, int]:
+    """Bytes that decoded frames may take on the GPU and on the host."""
+    on_gpu = int(_SHARE_OF_GPU * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
+    return on_gpu, int(_SHARE_OF_HOST * available_memory()) // processes_here()

@@ -1,0 +1,152 @@
+"""The loop over the steps of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import torch
+
+from vivi.data.loader import MicroBatch
+from vivi.data.prefetch import Prefetch, Step
+from vivi.model.vivi import Vivi
+from vivi.recipes import Recipe
+from vivi.runtime.console import SafeConsole
+from vivi.runtime.distributed import World, only_rank_0_explains
+from vivi.runtime.errors import UserError
+from vivi.runtime.signals import StopRequest
+from vivi.train.optimiser import build_optimiser, learning_rate
+from vivi.train.run import RunWriter
+from vivi.train.settings import Execution
+from vivi.train.step import Metrics, compute_gradients
+
+
+class Trainer:
+    """Takes steps: gradients, their all-reduce, the update."""
+
+    def __init__(self, model: Vivi, recipe: Recipe, world: World) -> None:
+        self.model, self.recipe, self.world = model, recipe, world
+        self.optimiser = build_optimiser(model, recipe.optimiser)
+
+    def step(self, batch: Step) -> Metrics:
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(batch.number, self.recipe.optimiser)
+        self.optimiser.zero_grad(set_to_none=True)
+        # For layers that need random numbers, such as dropout: the same after resuming.
+        torch.manual_seed(self.recipe.seed * 1_000_003 + batch.number)
+        metrics = compute_gradients(self.model, batch.videos, batch.images, self.recipe, self.world)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        self.world.all_reduce([*gradients, *self.model.encoder.collected_statistics()])
+        clip = self.recipe.optimiser.clip or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+        self.optimiser.step()
+        passes = bool(self.recipe.batch.videos) + bool(self.recipe.images.count)  # of each core
+        self.model.encoder.update_statistics(passes * self.recipe.batch.cores)
+        return {**metrics, "gradient_norm": norm}
+
+
+class Loop:
+    """A run in progress. Rank 0 has a writer, the other processes have none."""
+
+    def __init__(self, trainer: Trainer, execution: Execution, writer: RunWriter | None) -> None:
+        self.trainer, self.execution, self.writer = trainer, execution, writer
+        self.recipe, self.world = trainer.recipe, trainer.world
+        self.damaged: set[str] = set()
+        # Of the steps since the last check: looking at every step would make the host wait for the device.
+        self.unchecked: list[tuple[int, Metrics]] = []
+
+    def run(self, steps: Prefetch, stop: StopRequest) -> None:
+        """Takes all steps; raises KeyboardInterrupt, after saving, when asked to stop before the last."""
+        start, every = steps.steps.start, self.execution
+        if start == 0 and self.writer is not None:
+            self.writer.log(0, self.writer.monitor(self.trainer.model))
+        clock = Clock(self.recipe, start)
+        for batch in steps:
+            videos, images = self._pass_on("augmented", batch.videos), self._pass_on("labelled", batch.images)
+            with _out_of_memory():
+                metrics = self.trainer.step(Step(batch.number, videos, images))
+            step = batch.number + 1
+            self.unchecked.append((step, metrics))
+            last = step == self.recipe.steps
+            stopping = self.world.any(stop.requested)
+            values: dict[str, float] = {}
+            if last or step % every.log_every == 0:
+                self._check_metrics()
+                values = {name: float(value) for name, value in metrics.items()}
+                values["learning_rate"] = learning_rate(batch.number, self.recipe.optimiser)
+                values.update(clock.read(step))
+            if self.writer is not None:
+                if last or step % every.monitor_every == 0:
+                    values.update(self.writer.monitor(self.trainer.model))
+                self.writer.log(step, values)
+            if last or stopping or step % every.checkpoint_every == 0:
+                self._check_metrics()
+                self._check_weights(step)
+                if self.writer is not None:
+                    self.writer.save(step, self.trainer.model, self.trainer.optimiser, draw=last or stopping)
+            if stopping and not last:
+                if self.writer is not None:
+                    self.writer.console.print(f"saved step {step} of {self.recipe.steps}")
+                raise KeyboardInterrupt
+
+    def _pass_on(self, name: str, micro_batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        """The micro-batches; on their way the first one is written as a picture, and what is damaged is named."""
+        for micro_batch in micro_batches:
+            if self.writer is not None:
+                self.writer.write_picture_once(name, micro_batch.frames[0])
+            for line in sorted({*micro_batch.damaged} - self.damaged):
+                self.damaged.add(line)
+                # Each process names what it met itself.
+                console = self.writer.console if self.writer is not None else SafeConsole(stderr=True)
+                console.print(line, style="yellow", soft_wrap=True)
+            yield micro_batch
+
+    def _check_metrics(self) -> None:
+        """Raises where a loss or the gradient was not finite, before anything of it is saved."""
+        for step, metrics in self.unchecked:
+            for name, value in metrics.items():
+                if name != "loss" and not torch.isfinite(value):
+                    self._diverged(step, f"{name} is {float(value)}")
+        self.unchecked.clear()
+
+    def _check_weights(self, step: int) -> None:
+        """The same of what would be saved: the last update may have broken what the losses do not show yet."""
+        for name, tensor in self.trainer.model.state_dict().items():
+            if not torch.isfinite(tensor).all():
+                self._diverged(step, f"{name} is no longer finite")
+
+    def _diverged(self, step: int, what: str) -> NoReturn:
+        with only_rank_0_explains():
+            raise UserError(
+                f"step {step}: {what}; nothing of it was saved. Try a lower --optimiser.lr, a longer "
+                "--optimiser.warmup, or --optimiser.clip, in a new --out"
+            )
+
+
+class Clock:
+    """Seconds and frames a second since it was last read."""
+
+    def __init__(self, recipe: Recipe, start: int) -> None:
+        batch, images = recipe.batch, recipe.images
+        self.frames = batch.videos * batch.shots * batch.frames + images.count * images.copies
+        self.began = time.monotonic()
+        self.last = start, self.began
+
+    def read(self, step: int) -> dict[str, float]:
+        now = time.monotonic()
+        before, at = self.last
+        self.last = step, now
+        return {"frames_per_second": (step - before) * self.frames / max(now - at, 1e-9), "seconds": now - self.began}
+
+
+@contextmanager
+def _out_of_memory() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise UserError(
+            "the GPU has too little memory for a micro-batch: try a smaller --micro-batch (in cores), or, with "
+            "--micro-batch 1, a recipe with more --batch.cores or a smaller encoder"
+        ) from None

@@ -1,0 +1,156 @@
+"""The numbers of a run over its steps: metrics.jsonl, and the same for TensorBoard.
+
+    run/metrics.jsonl      one JSON object per line, "step" first; a number that is not finite is null
+    run/tensorboard/       one event file per start of the run
+
+A number reads back from metrics.jsonl with the bits it was written with. A run that was killed and resumed has the
+same lines as one that was not, but for the fields named in TIMING.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import LARGE, fsync_file, read_file, storage, write_atomically
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+# The only fields that may differ between two runs of one recipe.
+TIMING = ("frames_per_second", "seconds")
+
+
+class MetricsLog:
+    """Writes a run's numbers and pictures; one process of a run has one.
+
+    `restored_step` is the step of the checkpoint the run goes on from, -1 for a new run: what was logged after it,
+    and a line that was torn, is cut, as those steps are run again.
+    """
+
+    def __init__(self, run: Path, restored_step: int) -> None:
+        self.path = run / "metrics.jsonl"
+        with storage(self.path):
+            run.mkdir(parents=True, exist_ok=True)
+            _cut(self.path, restored_step)
+            self._lines = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        self._events = _Events(run / "tensorboard", restored_step + 1)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds the numbers of a step."""
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        _append(self.path, self._lines, json.dumps({"step": step, **finite}, allow_nan=False).encode() + b"\n")
+        self._events.scalars(step, values)
+
+    def picture(self, name: str, step: int, picture: NDArray[np.uint8]) -> None:
+        """Shows a picture (height, width, 3) in TensorBoard."""
+        self._events.picture(name, step, picture)
+
+    def sync(self) -> None:
+        """Puts what was logged on the disk: before each checkpoint, so that none is ahead of the lines."""
+        with storage(self.path):
+            fsync_file(self._lines)
+
+    def close(self) -> None:
+        self._lines.close()
+        self._events.close()
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl, in order; a torn line is left out."""
+    path = run / "metrics.jsonl"
+    try:
+        content = read_file(path, LARGE)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); is {run} the --out of a vivi train?") from None
+    return [values for line in content.splitlines(keepends=True) if (values := _parse(line)) is not None]
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The object in a line; None if the line is torn or something else."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = line.endswith(b"\n") and isinstance(values, dict) and isinstance(values.get("step"), int)
+    return values if whole else None
+
+
+def _cut(path: Path, last_step: int) -> None:
+    """Removes torn lines and those of later steps; the others stay as they are, byte by byte."""
+    if not path.exists():
+        return
+    content = read_file(path, LARGE)
+    parsed = [(line, _parse(line)) for line in content.splitlines(keepends=True)]
+    kept = b"".join(line for line, values in parsed if values is not None and values["step"] <= last_step)
+    if kept != content:
+        write_atomically(path, kept)
+
+
+class _Events:
+    """A TensorBoard event file, written as one goes.
+
+    Not torch's SummaryWriter: that writes in a thread of its own, where a full disk ends in a traceback on the
+    screen and the run learns of it later, if at all.
+    """
+
+    def __init__(self, folder: Path, purge_step: int) -> None:
+        # Imported here: TensorBoard takes a while, and only training needs it.
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        self.path = folder / name
+        self._event = Event
+        with storage(self.path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
+        # The step on a start tells TensorBoard to forget what other files have from there on.
+        self._write(0, file_version="brain.Event:2")
+        self._write(purge_step, session_log=SessionLog(status=SessionLog.START))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        parts = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(step, summary=Summary(value=parts))
+
+    def picture(self, name: str, step: int, picture: NDArray[np.uint8]) -> None:
+        from torch.utils.tensorboard.summary import image
+
+        summary: Summary = image(name, picture, dataformats="HWC")
+        self._write(step, summary=summary)
+
+    def _write(self, step: int, **content: Any) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        event, record = self._event(wall_time=time.time(), step=step, **content), io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        _append(self.path, self._file, record.getvalue())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _append(path: Path, file: io.FileIO, content: bytes) -> None:
+    """Writes all of it: an unbuffered file may take a part and only refuse the rest."""
+    with storage(path):
+        rest = memoryview(content)
+        while rest:
+            rest = rest[file.write(rest) :]

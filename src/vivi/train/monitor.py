@@ -1,0 +1,226 @@
+"""Tells whether training works, from frames of held-out videos and from test images: do features spread, find their
+video or their class, and does the classifier name it?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vivi.data.augment import unaugmented
+from vivi.data.decode import decode_frame
+from vivi.data.images import LabelledImages
+from vivi.data.index import Index, read_frames
+from vivi.data.packed import Image, pack
+from vivi.data.squares import sample_squares
+from vivi.model.features import encode, top1_top5
+from vivi.model.files import Classifier
+from vivi.model.vivi import Vivi
+
+_BATCH = 256  # frames that the encoder sees at once
+_CHUNK = 1024  # frames compared with all others at once
+MOST_IMAGES = 1000  # test images that are watched: they stay in memory
+_HALF = (0.5, 0.5, 0.5)  # pixels in [-1, 1], as in training
+
+
+# --- what is measured ---
+
+
+def spread(features: Tensor) -> Tensor:
+    """How far the directions of features (n, d) differ: 1 as much as random ones, 0 not at all (collapse).
+
+    It is the standard deviation of the L2-normalised features, mean over dimensions, times √d.
+    """
+    directions = F.normalize(features.float(), dim=1)
+    return directions.std(dim=0).mean() * math.sqrt(features.shape[1])
+
+
+def effective_rank(features: Tensor) -> Tensor:
+    """How many dimensions the features (n, d) use, from 0 (all alike) to min(n - 1, d).
+
+    RankMe (Garrido et al., 2023): exp of the entropy of the singular values of the centred features, divided by
+    their sum.
+    """
+    exact = features.double()
+    if not exact.isfinite().all():
+        return features.new_full((), math.nan)
+    centred = exact - exact.mean(dim=0)
+    smaller = centred @ centred.T if len(centred) <= centred.shape[1] else centred.T @ centred
+    values = torch.linalg.eigvalsh(smaller).clamp(min=0).sqrt()  # the singular values; min(n, d)
+    # What lies below the rounding of float32 features is noise, which would look like many dimensions.
+    values = values[values > exact.norm() * torch.finfo(torch.float32).eps]
+    if not len(values):
+        return features.new_zeros(())
+    shares = values / values.sum()
+    return torch.exp(-(shares * shares.log()).sum()).to(features.dtype)
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How often a frame's nearest neighbour from another shot is of its own video, and how often by chance."""
+
+    accuracy: float
+    chance: float
+
+
+def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> Retrieval | None:
+    """Looks for each frame's nearest neighbour, by cosine, among the frames of all shots but its own.
+
+    `features` (n, d); `videos` and `shots` (n,) say where the frames are from, a shot by its number in its video or
+    in all. Frames whose video has no other shot are no queries; None if no frame can be one.
+    """
+    directions = F.normalize(features.float(), dim=1)
+    videos, shots = videos.to(features.device), shots.to(features.device)
+    hits, chance, queries = 0, 0.0, 0
+    for rows in torch.arange(len(features), device=features.device).split(_CHUNK):
+        own_video = videos[rows, None] == videos  # (rows, n)
+        own_shot = own_video & (shots[rows, None] == shots)
+        right = own_video & ~own_shot
+        similarity = (directions[rows] @ directions.T).masked_fill(own_shot, -math.inf)
+        hit = right.gather(1, similarity.argmax(dim=1, keepdim=True)).squeeze(1)
+        is_query = right.any(dim=1)
+        by_chance = right.sum(dim=1) / (~own_shot).sum(dim=1).clamp(min=1)
+        hits += int(hit[is_query].sum())
+        chance += float(by_chance[is_query].double().sum())
+        queries += int(is_query.sum())
+    return Retrieval(hits / queries, chance / queries) if queries else None
+
+
+# --- on which frames and images ---
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which shots are watched, by position in the index; `note` says what is unusual about them, or nothing."""
+
+    videos: NDArray[np.int64]
+    shots: NDArray[np.int64]
+    note: str
+
+
+def choose_shots(
+    first_shot: NDArray[np.int64], test: NDArray[np.bool_], videos: int = 128, shots_per_video: int = 4
+) -> Choice:
+    """Chooses up to `videos` held-out videos of two shots or more, evenly over the index, and shots evenly in each.
+
+    `first_shot` (videos + 1) are the positions of each video's first shot, `test` (videos,) which are held out.
+    """
+    counts = np.diff(first_shot)
+    held_out = np.asarray(test, dtype=bool)
+    # One video alone would always find itself.
+    cases = [
+        (held_out & (counts >= 2), shots_per_video, ""),
+        (counts >= 2, shots_per_video, "too few held-out videos have two shots: training videos are watched as well"),
+        (counts >= 1, 1, "too few videos have two shots: retrieval is left out"),
+    ]
+    for eligible, most, note in cases:
+        candidates = np.flatnonzero(eligible)
+        if len(candidates) >= 2:
+            chosen = _evenly(candidates, videos)
+            parts = [_evenly(np.arange(first_shot[video], first_shot[video + 1]), most) for video in chosen]
+            return Choice(np.repeat(chosen, [len(part) for part in parts]), np.concatenate(parts), note)
+    nothing = np.zeros(0, np.int64)
+    return Choice(nothing, nothing, "there are too few videos to watch")
+
+
+def _evenly(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    count = min(len(values), most)
+    return values[np.arange(count) * len(values) // max(count, 1)]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Frames or images that are watched, decoded once."""
+
+    frames: Tensor  # uint8 (n, 3, size, size)
+    groups: Tensor  # (n,): their videos; of test images, their classes
+    shots: Tensor  # (n,): of test images, each is a shot of its own
+    note: str = ""
+
+
+def held_out_frames(index: Index, size: int, videos: int = 128) -> Watched:
+    """The middle frame of each chosen shot."""
+    choice = choose_shots(index.first_shot, index.test, videos)
+    images: list[Image] = []
+    places: list[tuple[int, int]] = []
+    for video, shot in zip(choice.videos.tolist(), choice.shots.tolist(), strict=True):
+        [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
+        with suppress(ValueError):  # a damaged frame is left out
+            images.append(decode_frame(jpeg))
+            places.append((video, shot))
+    return central_squares(images, places, size, choice.note)
+
+
+def central_squares(images: Sequence[Image], places: Sequence[tuple[int, int]], size: int, note: str = "") -> Watched:
+    """Frames of any size, and the video and shot of each: their middle squares, resized."""
+    where = torch.tensor(places, dtype=torch.long).view(-1, 2)
+    frames = torch.zeros(0, 3, size, size, dtype=torch.uint8)
+    if images:
+        seen = unaugmented(pack(images), size)  # (n, 3, size, size) in [-1, 1]
+        frames = ((seen + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    return Watched(frames, where[:, 0], where[:, 1], note)
+
+
+def watched_images(images: LabelledImages, size: int) -> Watched:
+    squares, labels, unreadable = sample_squares(images, size, MOST_IMAGES)
+    note = (
+        f"unreadable test images, left out: {len(unreadable):,}; the first is {unreadable[0]}" if unreadable else ""
+    )
+    return Watched(squares, labels, torch.arange(len(labels)), note)
+
+
+# --- both ---
+
+
+def measure_features(encoder: nn.Module, watched: Watched) -> dict[str, float]:
+    """The encoder's retrieval on the frames, beside chance, and the spread and rank of its features.
+
+    The encoder is in evaluation mode meanwhile, and unchanged afterwards. What cannot be told is left out.
+    """
+    if len(watched.frames) < 2:
+        return {}
+    features = encode(encoder, watched.frames.split(_BATCH), _HALF, _HALF, next(encoder.parameters()).device)
+    result = retrieval(features, watched.groups, watched.shots)
+    values = {} if result is None else {"retrieval": result.accuracy, "retrieval_chance": result.chance}
+    return {**values, "spread": float(spread(features)), "effective_rank": float(effective_rank(features))}
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """What a run is watched on; either may be missing."""
+
+    SHOWN: ClassVar[Mapping[str, str]] = {"retrieval": "retrieval", "top1": "top-1"}  # in the progress line
+    held_out: Watched | None
+    test: Watched | None
+
+    def measure(self, model: Vivi) -> dict[str, float]:
+        """Retrieval, spread and rank of the features, and top-1 and top-5 of the classifier."""
+        # Where there are no videos, an image is to find one of its class.
+        frames = self.held_out or self.test
+        values = measure_features(model.encoder, frames) if frames else {}
+        if model.supervised_loss is not None and self.test is not None and len(self.test.frames):
+            head = model.supervised_loss.head
+            classifier = Classifier(head.weight.detach(), head.bias.detach(), ())
+            top1, top5 = top1_top5(
+                model.encoder, classifier, self.test.frames, self.test.groups, _HALF, _HALF, head.weight.device
+            )
+            values["top1"] = top1
+            if head.out_features > 5:  # else it is always right
+                values["top5"] = top5
+        return values
+
+
+def open_monitor(index: Index | None, images: LabelledImages | None, size: int) -> Monitor:
+    """Reads and decodes what is watched: frames of the index, and images that are for testing."""
+    return Monitor(
+        held_out_frames(index, size) if index is not None else None,
+        watched_images(images, size) if images is not None else None,
+    )

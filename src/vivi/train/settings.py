@@ -1,0 +1,79 @@
+"""What vivi train is told besides the recipe: where the data lies, and how to execute the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vivi.prepare.corpus import Corpus
+from vivi.recipes import Recipe
+from vivi.runtime.errors import UserError, check_ranges
+
+
+@dataclass(frozen=True)
+class DataPaths:
+    """Where the data lies."""
+
+    corpus: Path | None = None
+    """A corpus made by vivi prepare, for recipes that learn from videos."""
+    images: Path | None = None
+    """Images, for recipes that learn from them: a folder with a folder per class; one with train/ and val/ (or
+    validation/, test/); or a list (.txt of lines 'path label', .csv with columns path, label)."""
+    images_list: Path | None = None
+    """Use only the labels of the images named in this file (.txt, one a line, or S4L's .json), in place of
+    --images-fraction."""
+    images_test: Path | None = None
+    """Labelled images to watch top-1 and top-5 accuracy on, laid out like --images; default: those beside train/."""
+
+    def check(self, recipe: Recipe) -> None:
+        """Raises where what the recipe learns from is missing or not wanted. It needs no torch, and answers at
+        once."""
+        for flag, given, wanted, what in (
+            ("--corpus", self.corpus, recipe.learns_from_videos, "videos"),
+            ("--images", self.images, recipe.learns_from_images, "images"),
+        ):
+            if wanted and given is None:
+                raise UserError(f"{recipe.name} learns from {what}: say where they are, {flag} {what}/")
+            if given is not None and not wanted:
+                raise UserError(f"{recipe.name} learns from no {what}: remove {flag}, or choose another recipe")
+        if not recipe.learns_from_images and (self.images_list or self.images_test):
+            raise UserError(f"{recipe.name} learns from no images: remove --images-list and --images-test")
+        if recipe.images.count == 0 and self.images_list is not None:
+            raise UserError(f"{recipe.name} learns from no labels: remove --images-list")
+        if self.corpus is not None:
+            Corpus(self.corpus)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a run is executed: all of it may differ when resuming, and changes the result by rounding alone."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
+    threads: int = 0
+    """Threads that read and decode frames; 0: one for each core, up to 4."""
+    resident: Literal["auto", "on", "off"] = "auto"
+    """Keep all frames decoded in the memory of the GPU, or of the host; auto: if they fit and the run sees enough."""
+    micro_batch: int = 0
+    """How many of the recipe's cores to compute at once; 0: as many as fit into memory."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the encoder's arithmetic; auto: bfloat16 on a GPU."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the encoder with torch.compile; auto: on a GPU."""
+    log_every: int = 10
+    """Steps between two lines of metrics.jsonl."""
+    monitor_every: int = 200
+    """Steps between two looks at held-out videos (retrieval, collapse)."""
+    checkpoint_every: int = 500
+    """Steps between two checkpoints."""
+    keep: int = 3
+    """How many checkpoints to keep."""
+
+    def compiles(self, on_gpu: bool) -> bool:
+        return self.compile == "on" or (self.compile == "auto" and on_gpu)
+
+    def check(self) -> None:
+        count = (1, 10**9)
+        check_ranges(self, {"threads": (0, 1024), "micro_batch": (0, 10**9), "keep": count})
+        check_ranges(self, {"log_every": count, "monitor_every": count, "checkpoint_every": count})

@@ -1,0 +1,121 @@
+"""One step: the gradient of L_S + λ L_V + γ L_SUP, as in equations 1 and 2 of the paper.
+
+The gradient is a sum over cores, so micro-batches, each a whole number of cores, and processes add up their parts.
+Only a video loss across all cores needs the shots of all of them at once. Its gradient with respect to the shot
+embeddings, ∂λL_V/∂e, is computed first, and enters the loss of each micro-batch as the term ⟨e, ∂λL_V/∂e⟩, which has
+the same gradient. Where there are several micro-batches, this takes a first pass without gradients.
+
+Videos and labelled images go through f one after the other, so that neither sees the other's batch statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from vivi.data.loader import MicroBatch
+from vivi.losses import Loss
+from vivi.losses.layers import float32
+from vivi.model.vivi import Vivi
+from vivi.recipes import Recipe
+from vivi.runtime.distributed import World
+
+Metrics = dict[str, Tensor]
+
+
+def compute_gradients(
+    model: Vivi, videos: Iterable[MicroBatch], images: Iterable[MicroBatch], recipe: Recipe, world: World
+) -> Metrics:
+    """Adds the gradient of this process's part of the step to the parameters; their sum over processes is the
+    gradient of the whole step. Returns losses and metrics, as means over all cores."""
+    loss, cores, totals = recipe.loss, recipe.batch.cores, Totals()
+    # L_S is the mean over videos and labelled images where it sees both.
+    share = 0.5 if recipe.batch.videos and recipe.images.count and loss.on_labelled else 1.0
+    across_cores = model.video_loss is not None and model.video_loss.across_cores
+    dL_V: list[Tensor] = []  # ∂λL_V/∂e of each micro-batch
+
+    def term(part: Loss, x: Tensor, extra: Tensor | None, weight: float = 1.0, share: float = 1.0) -> Tensor:
+        """What a loss on some cores contributes to the mean over all cores."""
+        value, metrics = part.measure(x, extra)  # (cores,)
+        totals.add({part.name: value, **metrics}, share)
+        return weight * share * value.sum() / cores
+
+    if across_cores:
+        videos = list(videos)
+        if len(videos) > 1:
+            with torch.no_grad(), model.encoder.without_collecting_statistics():
+                shots = [model.embed_shots(model.represent(batch.frames)) for batch in videos]
+            dL_V = video_loss_across_cores(model, shots, videos, recipe, world, totals)
+
+    for number, batch in enumerate(videos):
+        terms = []
+        h = model.represent(batch.frames)  # f: (cores, copies, shots, frames, d)
+        if model.frame_loss is not None:  # L_S
+            terms.append(term(model.frame_loss, model.for_frame_loss(h), batch.uniforms, share=share))
+        if model.contrastive is not None:
+            terms.append(term(model.contrastive, h[:, 0], None, loss.contrastive_weight))
+        if model.video_loss is not None:
+            e = model.embed_shots(h)  # p: (cores, videos, K, d)
+            if across_cores:  # λ L_V, by its gradient
+                dL_V = dL_V or video_loss_across_cores(model, [e], [batch], recipe, world, totals)
+                terms.append((e * dL_V[number]).sum())
+            else:  # λ L_V, in which g predicts
+                terms.append(term(model.video_loss, e, batch.uniforms, loss.video_weight))
+        torch.stack(terms).sum().backward()
+
+    for batch in images:
+        assert model.supervised_loss is not None
+        h = model.represent(batch.frames, for_frame_loss=loss.on_labelled)  # (cores, views, images, copies, d)
+        terms = [term(model.supervised_loss, h, batch.labels, loss.supervised_weight)]  # γ L_SUP
+        if loss.on_labelled and model.frame_loss is not None:
+            terms.append(term(model.frame_loss, model.for_frame_loss(h), batch.uniforms, share=share))
+        torch.stack(terms).sum().backward()
+
+    return totals.means(model, recipe, world)
+
+
+def video_loss_across_cores(
+    model: Vivi, shots: Sequence[Tensor], videos: Sequence[MicroBatch], recipe: Recipe, world: World, totals: Totals
+) -> list[Tensor]:
+    """λ L_V on the shots of all cores, from their embeddings in each micro-batch, (cores, videos, K, d): adds the
+    gradient of g, and returns that of each micro-batch's shots.
+
+    Every process computes the whole of it on the gathered shots, so g's gradient counts 1 / world.size in each.
+    """
+    assert model.video_loss is not None
+    local = torch.cat(list(shots)).detach()  # (cores here, videos, K, d)
+    e = world.all_gather(local).flatten(0, 1)[None].requires_grad_()  # (1, all videos, K, d)
+    uniforms = world.all_gather(torch.cat([batch.uniforms for batch in videos])).flatten(0, 1)[None]
+    L_V, metrics = model.video_loss.measure(e, uniforms)  # (1,)
+    parameters = list(model.video_loss.parameters())
+    dL_V, *of_g = torch.autograd.grad(recipe.loss.video_weight * L_V.sum(), [e, *parameters])
+    for parameter, gradient in zip(parameters, of_g, strict=True):
+        parameter.grad = gradient / world.size  # nothing else in a step gives g a gradient
+    totals.add({name: value.expand(len(local)) for name, value in {model.video_loss.name: L_V, **metrics}.items()})
+    by_core = dL_V[0].unflatten(0, (-1, local.shape[1]))  # (all cores, videos, K, d)
+    here = world.share_of(recipe.batch.cores)
+    return list(by_core[list(here)].split([len(part) for part in shots]))
+
+
+class Totals:
+    """Sums of losses and metrics over cores."""
+
+    def __init__(self) -> None:
+        self.sums: Metrics = {}
+
+    def add(self, values: Metrics, share: float = 1.0) -> None:
+        """Adds what each core has, (cores,) each."""
+        for name, value in values.items():
+            total = share * float32(value.detach()).sum()
+            self.sums[name] = self.sums[name] + total if name in self.sums else total
+
+    def means(self, model: Vivi, recipe: Recipe, world: World) -> Metrics:
+        """The means over the cores of all processes, and `loss`, the weighted sum of the losses."""
+        names = sorted(self.sums)
+        values = torch.stack([self.sums[name] for name in names]) / recipe.batch.cores
+        world.all_reduce([values])
+        means = dict(zip(names, values.unbind(), strict=True))
+        weighted = (weight * means[loss.name] for loss, weight in model.weighted_losses(recipe.loss))
+        return {"loss": sum(weighted, torch.zeros(())), **means}

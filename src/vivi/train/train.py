@@ -1,0 +1,217 @@
+"""vivi train: from a recipe and what it learns from to a run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from vivi.data.sources import CorpusSource, ImageSource
+from vivi.model.vivi import Vivi, build_model
+from vivi.recipes import Recipe
+from vivi.recipes.check import check_recipe
+from vivi.recipes.describe import describe_batch
+from vivi.recipes.files import differences, flat
+from vivi.runtime.console import SafeConsole
+from vivi.runtime.distributed import Claims, World, join_world, only_rank_0_explains
+from vivi.runtime.errors import UserError
+from vivi.runtime.signals import StopRequest
+from vivi.runtime.storage import StorageError, locked
+from vivi.train.checkpoint import broadcast_state, load_state, restore
+from vivi.train.data import TrainingData, open_data, prefetch_steps
+from vivi.train.loop import Loop, Trainer
+from vivi.train.micro_batch import MicroBatchSize, choose_size
+from vivi.train.monitor import MOST_IMAGES, open_monitor
+from vivi.train.pictures import draw_curves
+from vivi.train.run import IN_WORDS, RunWriter, open_run, write_results
+from vivi.train.settings import DataPaths, Execution
+
+
+def train(
+    recipe: Recipe,
+    paths: DataPaths,
+    out: Path,
+    execution: Execution | None = None,
+    console: Console | None = None,
+    named: Recipe | None = None,
+) -> None:
+    """Trains a recipe on what it learns from, or goes on where the run in `out` was.
+
+    Raises KeyboardInterrupt when a signal asked it to stop, after saving. `named` is the recipe before overrides.
+    """
+    execution, named = execution or Execution(), named or recipe
+    console = console or SafeConsole()
+    try:
+        with join_world(execution.device) as world, ExitStack() as stack:
+            world.together(lambda: _check(recipe, execution, world))
+            world.on_rank_0(lambda: stack.enter_context(locked(out, "vivi train")))
+            console = console if world.rank == 0 else Console(quiet=True)
+            _train(recipe, named, paths, out, execution, console, world)
+    except StorageError as error:
+        remedy = "make room" if error.full else "mend that"
+        raise UserError(
+            f"cannot write {error}; what was saved before is intact: {remedy} and run the same command again"
+        ) from error
+
+
+def check_runs(recipes: Sequence[Recipe], paths: DataPaths) -> None:
+    """Raises for the first recipe that cannot work with this data."""
+    with only_rank_0_explains():
+        for recipe in recipes:
+            check_recipe(recipe)
+        for recipe in recipes:
+            build_model(recipe, len(open_data(recipe, paths).classes))
+
+
+def _check(recipe: Recipe, execution: Execution, world: World) -> None:
+    check_recipe(recipe)
+    execution.check()
+    world.share_of(recipe.batch.cores)
+
+
+def _train(
+    recipe: Recipe, named: Recipe, paths: DataPaths, out: Path, execution: Execution, console: Console, world: World
+) -> None:
+    opened = world.on_rank_0(lambda: open_data(recipe, paths))  # and keeps an index, which the others find
+    data = world.together(lambda: opened or open_data(recipe, paths))
+    world.check_same(lambda: _claims(recipe, data))
+    model, size = world.together(lambda: set_up(recipe, data, execution, world))
+    trainer = Trainer(model, recipe, world)
+    world.on_rank_0(lambda: open_run(out, recipe, named, data))
+    start = _restore(trainer, out, console)
+    world.on_rank_0(lambda: _describe(recipe, named, model, data, world, console))
+    if start >= recipe.steps:
+        # Once more, in case the run was killed before it came to this.
+        world.on_rank_0(lambda: _write_again(out, model, data.classes, recipe, start))
+        console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
+        return
+    if start:
+        console.print(f"going on after step {start}")
+    monitor = world.on_rank_0(lambda: open_monitor(data.index, data.test, model.encoder.architecture.size))
+    for watched in (monitor.held_out, monitor.test) if monitor else ():
+        if watched is not None and watched.note:
+            console.print(watched.note, style="yellow", soft_wrap=True)
+
+    with ExitStack() as stack:
+        steps, dtype = range(start, recipe.steps), model.encoder.precision
+        prefetch = world.together(lambda: prefetch_steps(data, recipe, execution, world, size, steps, dtype, console))
+        stack.enter_context(prefetch)
+        writer = world.on_rank_0(
+            lambda: (
+                RunWriter(out, recipe, model, data.classes, monitor, start, execution.keep, console)
+                if monitor
+                else None
+            )
+        )
+        if writer is not None:
+            stack.enter_context(writer)
+        stop = stack.enter_context(StopRequest())
+        Loop(trainer, execution, writer).run(prefetch, stop)
+    if world.device.type == "cuda":
+        console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
+    console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
+    if world.any(stop.requested):  # too late for this run, but not for what would come after it
+        raise KeyboardInterrupt
+
+
+def set_up(recipe: Recipe, data: TrainingData, execution: Execution, world: World) -> tuple[Vivi, MicroBatchSize]:
+    """The model on the device, with its precision and compiled, and how many cores to compute at once."""
+    model = build_model(recipe, len(data.classes)).to(world.device).train()
+    on_gpu = world.device.type == "cuda"
+    bfloat16 = execution.precision == "bfloat16" or (execution.precision == "auto" and on_gpu)
+    model.encoder.precision = torch.bfloat16 if bfloat16 else torch.float32
+    size = choose_size(model, recipe, execution, len(world.share_of(recipe.batch.cores)), world.device)
+    if execution.compiles(on_gpu):
+        model.encoder.backbone.compile(dynamic=False)  # one graph each for frames and for images
+    return model, size
+
+
+def _claims(recipe: Recipe, data: TrainingData) -> Claims:
+    """What every process of a run must have alike. Each makes its part of every batch by itself: were their recipes
+    or data not the same, nothing would stop, and the encoder would be wrong."""
+    versions = ("vivi", "torch", "timm")
+    claims: dict[str, tuple[Any, str]] = {f"has {name}": (_version(name), _version(name)) for name in versions}
+    claims |= {f"has --{name.replace('_', '-')}": (value, str(value)) for name, value in flat(recipe).items()}
+    fingerprints, places = data.fingerprints(), data.places()
+    for name, (what, place) in IN_WORDS.items():
+        claims[f"learns from {what},"] = fingerprints.get(name), str(places.get(place))
+    return claims
+
+
+def _version(name: str) -> str:
+    """Without what stands after a +: builds for several GPUs are of one version."""
+    try:
+        return version(name).partition("+")[0]
+    except PackageNotFoundError:  # run from its source
+        return "of unknown version"
+
+
+def _write_again(out: Path, model: Vivi, classes: tuple[str, ...], recipe: Recipe, step: int) -> None:
+    write_results(out, model, classes, recipe.name, step)
+    draw_curves(out, [loss for loss, _ in model.weighted_losses(recipe.loss)])
+
+
+def _restore(trainer: Trainer, out: Path, console: Console) -> int:
+    """Puts the newest valid checkpoint in place; returns its step, or 0.
+
+    Rank 0 reads it and broadcasts it: the others may see another folder, or none. They are also given the weights of
+    a run that begins.
+    """
+    model, optimiser, world = trainer.model, trainer.optimiser, trainer.world
+
+    def warn(line: str) -> None:
+        console.print(line, style="yellow", soft_wrap=True)
+
+    def read() -> int:
+        folder = out / "checkpoints"
+        restored = restore(folder, warn)
+        if restored is None:
+            if (out / "encoder.json").exists():  # written with each checkpoint
+                raise UserError(
+                    f"{out} was trained before, and {folder} is gone: put it back, or choose another --out"
+                )
+            return 0
+        step, tensors = restored
+        load_state(model, optimiser, tensors)
+        return step
+
+    start = world.broadcast_object(world.on_rank_0(read)) or 0
+    broadcast_state(model, optimiser, world)
+    return start
+
+
+def _describe(recipe: Recipe, named: Recipe, model: Vivi, data: TrainingData, world: World, console: Console) -> None:
+    def say(line: str, style: str | None = None) -> None:
+        console.print(line, style=style, soft_wrap=True)
+
+    parameters = sum(parameter.numel() for parameter in model.encoder.parameters()) / 1e6
+    cores = f"{recipe.batch.cores} cores" if recipe.batch.cores > 1 else "one core"
+    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else str(world.device)
+    processes = f" in {world.size} processes" if world.size > 1 else ""
+    say(
+        f"{recipe.name}: {model.encoder.architecture} ({parameters:.1f} M parameters), "
+        f"{describe_batch(recipe)} a step in {cores}, on {device}{processes}"
+    )
+    for name, (old, new) in differences(named, recipe).items():
+        say(f"overridden: {name} = {new} (was {old})")
+    for note in data.notes():
+        say(note, "yellow")
+    videos = data.videos_source
+    if isinstance(videos, CorpusSource):
+        usable, index = videos.eligible, videos.index
+        dropped = (
+            f", {usable.dropped:,} with fewer than {recipe.batch.shots} shots left out" if usable.dropped else ""
+        )
+        say(f"{index.corpus}: {len(usable.videos):,} training videos{dropped}, {int(index.test.sum()):,} held out")
+    if isinstance(videos, ImageSource):
+        say(f"{videos.images.source}: {len(videos.images):,} images, their labels unused")
+    if data.labelled is not None:
+        watched = f", {MOST_IMAGES:,} of them watched" if data.test and len(data.test) > MOST_IMAGES else ""
+        tests = f", {len(data.test):,} test images{watched}" if data.test else ", no test images (--images-test)"
+        say(f"{data.labelled.source}: {len(data.labelled):,} labelled images of {len(data.classes):,} classes{tests}")

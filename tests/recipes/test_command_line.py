@@ -1,0 +1,207 @@
+"""The command line of vivi train: recipes, losses and their settings as flags, before torch is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tyro
+from conftest import Run
+
+from vivi.cli.main import commands
+from vivi.cli.train import Train
+from vivi.recipes import RECIPES, Exemplar, InfoNCE, Jigsaw, Order, Recipe, Rotation, Shuffle
+from vivi.recipes.files import recipe_json
+
+
+def parsed(*words: object) -> Recipe:
+    """The recipe of a training command."""
+    arguments = ["train", *map(str, words), "--out", "run"]
+    command = tyro.cli(commands(arguments), args=arguments)
+    assert isinstance(command, Train)
+    return command.recipe
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What is printed where a command cannot be understood, without the frame around it."""
+    with pytest.raises(SystemExit) as caught:
+        parsed(*words)
+    assert caught.value.code == 2
+    return " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+# --- choosing a loss ---
+
+
+@pytest.mark.parametrize("name", ["vivi-ex4-tiny", "semi-ex10", "vivi-ex2", "jigsaw", "sup100", "vivi-ex2-ord-small"])
+def test_without_flags_a_recipe_is_what_it_is(name: str) -> None:
+    assert parsed(name) == RECIPES[name]
+
+
+@pytest.mark.parametrize("form", ["{} {}", "{}={}"])
+def test_a_loss_is_chosen_by_its_name_and_has_its_defaults(form: str) -> None:
+    recipe = RECIPES["vivi-ex4-tiny"]
+
+    def chosen(flag: str, value: str) -> Recipe:
+        return parsed("vivi-ex4-tiny", *form.format(flag, value).split())
+
+    assert chosen("--loss.frame", "rotation") == replace(recipe, loss=replace(recipe.loss, frame=Rotation()))
+    assert chosen("--loss.frame", "jigsaw").loss.frame == Jigsaw()
+    assert chosen("--loss.frame", "none").loss.frame is None
+    assert chosen("--loss.video", "order").loss.video == Order()
+    assert chosen("--loss.video", "shuffle").loss.video == Shuffle()
+    assert chosen("--loss.video", "none") == replace(recipe, loss=replace(recipe.loss, video=None))
+
+
+def test_the_loss_that_is_chosen_has_settings_as_flags_wherever_they_stand() -> None:
+    words = ("rot-yt-f", "--loss.frame.margin", 0.3, "--loss.frame", "exemplar", "--loss.frame.dimension", 32)
+    assert parsed(*words).loss.frame == Exemplar(dimension=32, margin=0.3)
+    of_video = ("ex-yt-s", "--loss.video=infonce", "--loss.video.across", "core", "--loss.video.both-ways")
+    assert parsed(*of_video).loss.video == InfoNCE(across="core", both_ways=True)
+    assert parsed("vivi-ex2", "--loss.video.ahead", 3).loss.video == InfoNCE(across="core", ahead=3)
+    both = parsed("vivi-ex4", "--loss.frame", "location", "--loss.video", "none", "--loss.frame.hidden", 16)
+    assert both.loss.frame is not None and both.loss.frame.name == "location" and both.loss.video is None
+
+
+def test_the_loss_that_a_recipe_has_keeps_its_settings_when_it_is_named() -> None:
+    assert parsed("semi-ex10", "--loss.frame", "exemplar") == RECIPES["semi-ex10"]
+    assert parsed("vivi-ex2", "--loss.video=infonce") == RECIPES["vivi-ex2"]
+    changed = parsed("semi-ex10", "--loss.frame", "exemplar", "--loss.frame.dimension", 32)
+    assert changed.loss.frame == Exemplar(dimension=32, triplets="batch-hard")
+
+
+def test_of_several_choices_the_last_counts_in_whatever_form() -> None:
+    forms = [["--loss.frame", "{}"], ["--loss.frame={}"]]
+    for first in forms:
+        for second in forms:
+            words = [word.format("rotation") for word in first] + [word.format("jigsaw") for word in second]
+            assert parsed("vivi-ex4-tiny", *words).loss.frame == Jigsaw()
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--loss.frame", "rotation", "--loss.frame.margin", "0.3"], "--loss.frame.margin"),
+        (["--loss.frame", "none", "--loss.frame.dimension", "8"], "--loss.frame.dimension"),
+        (["--loss.video=order", "--loss.video.across", "core"], "--loss.video.across"),
+        (["--loss.frame.hidden", "8"], "--loss.frame.hidden"),
+        (["--loss.margin", "0.3"], "--loss.margin"),
+    ],
+)
+def test_settings_of_another_loss_are_refused(
+    words: list[str], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "vivi-ex4-tiny", *words)
+    assert "Unrecognized options" in said and flag in said
+
+
+@pytest.mark.parametrize("word", ["--loss.frame=puzzle", "--loss.frame puzzle", "--loss.frame order"])
+def test_an_unknown_loss_is_refused_with_those_there_are(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "vivi-ex4-tiny", *word.split())
+    assert "--loss.frame" in said
+    for name in ("none", "exemplar", "rotation", "jigsaw", "location"):
+        assert name in said
+
+
+def test_an_unknown_video_loss_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "vivi-ex4-tiny", "--loss.video", "exemplar")
+    assert "--loss.video" in said
+    for name in ("none", "infonce", "order", "shuffle"):
+        assert name in said
+
+
+def test_a_value_out_of_those_of_a_setting_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "vivi-ex4-tiny", "--loss.video.across", "everywhere")
+    assert "--loss.video.across" in said and "core" in said
+
+
+def test_losses_are_chosen_over_those_of_a_recipe_file(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.json"
+    mine = replace(RECIPES["semi-ex10"], name="mine")
+    path.write_text(recipe_json(mine))
+    assert parsed(path) == mine
+    assert parsed(path, "--loss.frame", "rotation") == replace(mine, loss=replace(mine.loss, frame=Rotation()))
+
+
+def test_the_help_shows_the_settings_of_the_losses_that_the_recipe_has(vivi: Run) -> None:
+    exemplar, rotation = vivi("train", "vivi-ex4", "--help"), vivi("train", "rot-yt-f", "--help")
+    assert exemplar.returncode == rotation.returncode == 0
+    for name in ("none", "exemplar", "rotation", "jigsaw", "location", "infonce", "order", "shuffle"):
+        assert name in exemplar.stdout
+    assert "--loss.frame.margin" in exemplar.stdout and "--loss.video.across" in exemplar.stdout
+    assert "--loss.frame.margin" not in rotation.stdout and "--loss.video.across" not in rotation.stdout
+
+
+# --- before torch is imported ---
+
+_MAIN = """
+import sys
+from vivi.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    print(end.code, sorted({"torch", "torchvision", "timm", "matplotlib"} & {*sys.modules}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 1, "vivi-ex4-tiny learns from videos: say where"),
+        (["--corpus", "/nowhere"], 1, "/nowhere is no corpus"),
+        (["--corpus", "{empty}"], 1, "is no corpus"),
+        (["--corpus", "/nowhere", "--optimiser.lr", "-1"], 1, "--optimiser.lr is -1"),
+        (["--corpus", "/nowhere", "--images", "x"], 1, "learns from no images: remove --images"),
+        (["--corpus", "/nowhere", "--batch.videos", "63", "--batch.cores", "2"], 1, "do not divide evenly"),
+        (["--corpus", "/nowhere", "--sweep", "loss.video_weight=-1,0.1"], 1, "--loss.video-weight is -1"),
+        (["--corpus", "/nowhere", "--sweep", "nothing=1"], 1, "a recipe has no field 'nothing'"),
+        (["--corpus", "/nowhere", "--loss.video", "order"], 1, "--loss.video order needs --batch.shots 2"),
+        (["--corpus", "/nowhere", "--loss.frame", "puzzle"], 2, "puzzle"),
+        (["--corpus", "/nowhere", "--loss.video-wieght", "1"], 2, "--loss.video-wieght"),
+        (["--steps", "many"], 2, "many"),
+    ],
+)
+def test_what_is_wrong_with_a_command_is_said_before_torch_is_imported(
+    words: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    given = [word.format(empty=tmp_path) for word in words]
+    errors = without_torch("train", "vivi-ex4-tiny", "--out", str(run), *given, code=code)
+    assert said in " ".join(errors.split())
+    if code == 1:
+        assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("name", ["vivi-ex5", "nowhere/recipe.json", "{folder}"])
+def test_a_wrong_recipe_is_said_before_torch_is_imported(name: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text('{"name": "mine", "loss": {"frame": "puzzle"}}')
+    errors = without_torch("train", name.format(folder=tmp_path), "--corpus", "x", "--out", str(tmp_path / "run"))
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "vivi-ex4", "--help"], ["train", "--help"]])
+def test_help_needs_no_torch(words: list[str]) -> None:
+    assert without_torch(*words, code=0) == ""
+
+
+def without_torch(*words: str, code: int = 1) -> str:
+    """What a command prints as errors that ends with this code, without torch."""
+    done = subprocess.run([sys.executable, "-c", _MAIN, *words], capture_output=True, text=True, timeout=100)
+    assert done.stdout.splitlines()[-1] == f"{code} []", done.stdout + done.stderr
+    return done.stderr
+
+
+def test_the_command_line_is_imported_without_torch() -> None:
+    """It takes seconds to load, and most commands answer at once."""
+    said = subprocess.run(
+        [sys.executable, "-c", "import vivi.cli, sys; print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "False\n"
