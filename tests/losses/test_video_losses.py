@@ -91,6 +91,21 @@ def test_infonce_of_two_shots_agrees_with_loops(size: Size, both_ways: bool) -> 
     assert_same(loss, e, uniforms, losses, {"infonce_accuracy": accuracies})
 
 
+def test_the_lstm_starts_as_tensorflows_does() -> None:
+    torch.manual_seed(0)
+    lstm = InfoNCE(512, 4).g.lstm
+    assert isinstance(lstm, nn.LSTM)
+    for layer, inputs in ((0, 512), (1, 256)):
+        # LSTMCell has one kernel (inputs + hidden, 4 hidden), Glorot uniform.
+        kernel = torch.cat([getattr(lstm, f"{name}_l{layer}").flatten() for name in ("weight_ih", "weight_hh")])
+        limit = (6 / (inputs + 256 + 4 * 256)) ** 0.5
+        assert kernel.abs().max() <= limit
+        assert kernel.std().item() == pytest.approx(limit / 3**0.5, rel=0.01)
+        assert kernel.mean().abs() < limit / 100
+        bias = getattr(lstm, f"bias_ih_l{layer}") + getattr(lstm, f"bias_hh_l{layer}")
+        assert [gate.unique().tolist() for gate in bias.split(256)] == [[0], [1], [0], [0]]  # the second one forgets
+
+
 def lstm_by_loops(lstm: nn.LSTM, sequence: Tensor) -> list[Tensor]:
     """What a two-layer LSTM puts out at each position of a sequence (length, d)."""
     outputs = list(sequence)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vivi.losses.base import Measured, VideoLoss
-from vivi.losses.layers import float32, linear, mlp
+from vivi.losses.layers import float32, linear, lstm, mlp
 
 
 class InfoNCE(VideoLoss):
@@ -70,7 +70,7 @@ class ShotSequence(nn.Module):
 
     def __init__(self, features: int, hidden: int = 256, ahead: int = 1) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(features, hidden, num_layers=2, batch_first=True)
+        self.lstm = lstm(features, hidden, layers=2)
         self.predict = nn.ModuleList(linear(hidden, features) for _ in range(ahead))
 
     def forward(self, e: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +20,22 @@ def linear(features: int, out: int, bias: bool = True) -> nn.Linear:
 def mlp(features: int, hidden: int, out: int) -> nn.Sequential:
     """One hidden layer with ReLU."""
     return nn.Sequential(linear(features, hidden), nn.ReLU(), linear(hidden, out))
+
+
+def lstm(features: int, hidden: int, layers: int) -> nn.LSTM:
+    """An LSTM that starts as TensorFlow's LSTMCell does: one Glorot-uniform kernel for input and state together,
+    biases of zero, and a forget gate that is open (a bias of 1)."""
+    module = nn.LSTM(features, hidden, layers, batch_first=True)
+    for name, parameter in module.named_parameters():
+        if name.startswith("weight"):  # (4 hidden, inputs) or (4 hidden, hidden)
+            inputs = features if name.endswith("l0") else hidden
+            limit = math.sqrt(6 / (inputs + hidden + 4 * hidden))
+            nn.init.uniform_(parameter, -limit, limit)
+        else:
+            nn.init.zeros_(parameter)
+            if name.startswith("bias_ih"):
+                nn.init.ones_(parameter[hidden : 2 * hidden])  # gates are in the order input, forget, cell, output
+    return module
 
 
 def float32(values: Tensor) -> Tensor:
