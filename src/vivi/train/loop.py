@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,8 +74,7 @@ class Loop:
             stopping = self.world.any(stop.requested)
             values: dict[str, float] = {}
             if last or step % every.log_every == 0:
-                self._check_metrics()
-                values = {name: float(value) for name, value in metrics.items()}
+                values = self._checked_metrics()
                 values["learning_rate"] = learning_rate(batch.number, self.recipe.optimiser)
                 values.update(clock.read(step))
             if self.writer is not None:
@@ -82,7 +82,7 @@ class Loop:
                     values.update(self.writer.monitor(self.trainer.model))
                 self.writer.log(step, values)
             if last or stopping or step % every.checkpoint_every == 0:
-                self._check_metrics()
+                self._checked_metrics()
                 self._check_weights(step)
                 if self.writer is not None:
                     self.writer.save(step, self.trainer.model, self.trainer.optimiser, draw=last or stopping)
@@ -103,13 +103,17 @@ class Loop:
                 console.print(line, style="yellow", soft_wrap=True)
             yield micro_batch
 
-    def _check_metrics(self) -> None:
-        """Raises where a loss or the gradient was not finite, before anything of it is saved."""
+    def _checked_metrics(self) -> dict[str, float]:
+        """The metrics of the last step, none if they were asked for before. Raises where a loss or the gradient of a
+        step since then was not finite, before anything of it is saved."""
+        values: dict[str, float] = {}
         for step, metrics in self.unchecked:
-            for name, value in metrics.items():
-                if name != "loss" and not torch.isfinite(value):
-                    self._diverged(step, f"{name} is {float(value)}")
+            values = dict(zip(metrics, torch.stack([*metrics.values()]).tolist(), strict=True))
+            for name, value in values.items():
+                if name != "loss" and not math.isfinite(value):
+                    self._diverged(step, f"{name} is {value}")
         self.unchecked.clear()
+        return values
 
     def _check_weights(self, step: int) -> None:
         """The same of what would be saved: the last update may have broken what the losses do not show yet."""

@@ -96,7 +96,8 @@ def video_loss_across_cores(
     totals.add({name: value.expand(len(local)) for name, value in {model.video_loss.name: L_V, **metrics}.items()})
     by_core = dL_V[0].unflatten(0, (-1, local.shape[1]))  # (all cores, videos, K, d)
     here = world.share_of(recipe.batch.cores)
-    return list(by_core[list(here)].split([len(part) for part in shots]))
+    # A slice: indices would be copied to the device, and the host would wait for the whole forward pass.
+    return list(by_core[here.start : here.stop].split([len(part) for part in shots]))
 
 
 class Totals:
