@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +100,6 @@ def test_no_altered_file_of_the_index_changes_what_it_says(tmp_path: Path, harm:
 # test is also that it does not crash.
 FLIP_EVERY_BIT = """
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from vivi.data.index import _index
 from vivi.prepare.index import map_index
@@ -110,11 +108,10 @@ path, first, step = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 good = path.read_bytes()
 
 def content():
-    with ExitStack() as stack:
-        index = _index(map_index(path.parent, stack), Path())
-        names = ("shard", "test", "first_shot", "first_frame", "frames", "offsets_at", "data_at")
-        arrays = [getattr(index, name) for name in names]
-        return [index.fingerprint, index.names.to_pylist(), *((array.dtype, array.tolist()) for array in arrays)]
+    index = _index(map_index(path.parent), Path())
+    names = ("shard", "test", "first_shot", "first_frame", "frames", "offsets_at", "data_at")
+    arrays = [getattr(index, name) for name in names]
+    return [index.fingerprint, index.names.to_pylist(), *((array.dtype, array.tolist()) for array in arrays)]
 
 right, outcomes = content(), {"damaged": 0, "same": 0}
 for bit in range(first, 8 * len(good), step):
@@ -185,9 +182,8 @@ def test_a_large_table_is_checked_to_its_end(tmp_path: Path, monkeypatch: pytest
     shots = pa.RecordBatch.from_pydict({"frames": np.arange(count, dtype=np.int32), **positions})
     write_index(tmp_path, IndexTables(few.videos, shots, few.about))
     (folder,) = index_folders(tmp_path)
-    with ExitStack() as stack:
-        loaded = map_index(folder, stack)
-        assert loaded.shots.equals(shots) and loaded.videos.equals(few.videos) and loaded.about == few.about
+    loaded = map_index(folder)
+    assert loaded.shots.equals(shots) and loaded.videos.equals(few.videos) and loaded.about == few.about
     del loaded
     path = folder / "shots.arrow"
     whole = bytearray(path.read_bytes())
@@ -195,8 +191,8 @@ def test_a_large_table_is_checked_to_its_end(tmp_path: Path, monkeypatch: pytest
     for place in (1 << 20, 5 << 20, last):
         whole[place] ^= 1
         path.write_bytes(whole)
-        with pytest.raises(ValueError, match=r"shots\.arrow is not as it was written"), ExitStack() as stack:
-            map_index(folder, stack)
+        with pytest.raises(ValueError, match=r"shots\.arrow is not as it was written"):
+            map_index(folder)
         whole[place] ^= 1
 
 
@@ -232,8 +228,7 @@ def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     assert open_index(corpus).note == ""
     (folder,) = index_folders(tmp_path)
     path = folder / "shots.arrow"
-    with ExitStack() as stack:
-        place = path.read_bytes().index(memoryview(map_index(folder, stack).shots.column("data_at").buffers()[1]))
+    place = path.read_bytes().index(memoryview(map_index(folder).shots.column("data_at").buffers()[1]))
     whole = bytearray(path.read_bytes())
     whole[place] ^= 1
     path.write_bytes(whole)
@@ -266,7 +261,7 @@ def test_an_index_that_lacks_a_file_is_made_anew(tmp_path: Path) -> None:
         del index
 
 
-def test_an_index_of_an_older_vivi_is_not_taken_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_of_an_older_vivi_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = make_corpus(tmp_path, random_videos(4))
     with monkeypatch.context() as older:
         older.setattr(index_module, "FORMAT", 1)
@@ -274,8 +269,7 @@ def test_an_index_of_an_older_vivi_is_not_taken_and_goes(tmp_path: Path, monkeyp
     (before,) = index_folders(tmp_path)
     index = open_index(corpus)
     assert_finds_everything(index, corpus)
-    (after,) = index_folders(tmp_path)
-    assert after != before and index.note == ""
+    assert len(index_folders(tmp_path)) == 2 and before in index_folders(tmp_path) and index.note == ""
 
 
 def test_where_there_is_no_room_the_index_stays_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

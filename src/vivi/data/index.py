@@ -9,8 +9,7 @@ import itertools
 import os
 import struct
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +37,6 @@ class Index:
     corpus: Path
     fingerprint: str
     note: str = ""  # what was unusual about opening it, for the user
-    locks: ExitStack = field(default_factory=ExitStack)  # open files: a locked index is not removed
 
     def __len__(self) -> int:
         return len(self.shard)
@@ -53,25 +51,23 @@ def open_index(corpus: Corpus) -> Index:
 
     Of several processes, one should call this first and the others after it.
     """
-    folder = corpus.path / "index" / index_key(corpus)
-    note, locks = "", ExitStack()
+    folder, note = corpus.path / "index" / index_key(corpus), ""
     try:
-        tables = map_index(folder, locks)
+        tables = map_index(folder)
         if _shards_are_unchanged(corpus.path, tables):
-            return _index(tables, corpus.path, locks=locks)
-    except OSError:  # none was made, or it is being removed
+            return _index(tables, corpus.path)
+    except OSError:  # none was made
         pass
     except ValueError as error:
         note = f"{folder} was damaged ({first_line(error)}) and has been made anew"
-    locks.close()
     tables = build_index(corpus)
     if tables.about["key"] == index_key(corpus):  # else the table was replaced while it was read
         try:
             write_index(corpus.path, tables)
-            tables = map_index(corpus.path / "index" / tables.about["key"], locks)
+            tables = map_index(corpus.path / "index" / tables.about["key"])
         except (OSError, ValueError, StorageError):  # read-only, or full, or the disk cannot be trusted
             pass
-    return _index(tables, corpus.path, note, locks)
+    return _index(tables, corpus.path, note)
 
 
 def _shards_are_unchanged(corpus: Path, tables: IndexTables) -> bool:
@@ -87,7 +83,7 @@ def _shards_are_unchanged(corpus: Path, tables: IndexTables) -> bool:
     return True
 
 
-def _index(tables: IndexTables, corpus: Path, note: str = "", locks: ExitStack | None = None) -> Index:
+def _index(tables: IndexTables, corpus: Path, note: str = "") -> Index:
     videos = {name: tables.videos.column(name) for name in tables.videos.schema.names}
     shots = {name: tables.shots.column(name).to_numpy() for name in tables.shots.schema.names}
     return Index(
@@ -100,7 +96,6 @@ def _index(tables: IndexTables, corpus: Path, note: str = "", locks: ExitStack |
         corpus=corpus,
         fingerprint=str(tables.about["fingerprint"]),
         note=note,
-        locks=locks or ExitStack(),
     )
 
 

@@ -10,7 +10,6 @@ corpus's fingerprint, the sizes of the shards, and a checksum of all.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,8 @@ FORMAT = 2
 _THREADS = 8
 _CHUNK = 16 << 20  # bytes that a thread sums up
 _KEY = re.compile(r"[0-9a-f]{24}")
-_ABANDONED = 24 * 3600  # seconds after which a temporary folder that nobody completed is removed
+# Older indexes, and what killed processes left, stay for a week: a run on another machine may still have them mapped.
+_SECONDS_KEPT = 7 * 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,7 @@ def consecutive(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray
 
 
 def write_index(corpus: Path, tables: IndexTables) -> None:
-    """Writes an index into a folder of its own, which appears when it is complete; then removes what lies beside it
-    and no process has locked: older indexes, and what killed processes left."""
+    """Writes an index into a folder of its own, which appears when it is complete, and removes those of long ago."""
     folder = corpus / "index" / tables.about["key"]
     folder.parent.mkdir(exist_ok=True)
     temporary = Path(tempfile.mkdtemp(".tmp", dir=folder.parent))
@@ -220,11 +219,10 @@ def write_index(corpus: Path, tables: IndexTables) -> None:
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
                 writer.write_batch(batch)
             fsync(path)
-        with ExitStack() as stack, suppress(OSError, ValueError):
-            if map_index(folder, stack).about == tables.about:
+        with suppress(OSError, ValueError):
+            if map_index(folder).about == tables.about:
                 return  # another process was faster
-        with suppress(OSError):  # a damaged one may stand there, which others may still have mapped
-            os.rename(folder, folder.with_name(f"{folder.name}.{time.time_ns()}.tmp"))
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one: nobody uses it
         try:
             os.rename(temporary, folder)
         except OSError:
@@ -233,25 +231,21 @@ def write_index(corpus: Path, tables: IndexTables) -> None:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     for other in list(folder.parent.iterdir()):
-        if other != folder and (_KEY.fullmatch(other.name[:24]) or other.suffix == ".tmp"):
-            _remove_unused(other)
+        if other != folder and (_KEY.fullmatch(other.name) or other.suffix == ".tmp"):
+            with suppress(OSError):
+                if time.time() - other.stat().st_mtime > _SECONDS_KEPT:
+                    shutil.rmtree(other, ignore_errors=True)
 
 
-def map_index(folder: Path, stack: ExitStack) -> IndexTables:
-    """The tables in a folder, mapped into memory and locked for as long as the stack is open.
+def map_index(folder: Path) -> IndexTables:
+    """The tables in a folder, mapped into memory.
 
-    Raises OSError where something is missing or being removed, and ValueError for what is not as it was written.
+    Raises OSError where something is missing, and ValueError for what is not as it was written.
     """
     batches, abouts = [], []
     for name, schema in (("videos", _VIDEOS), ("shots", _POSITIONS)):
         path = folder / f"{name}.arrow"
-        file = stack.enter_context(open(path, "rb"))  # noqa: SIM115 (the stack closes it)
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:  # it is being removed
-            raise
-        except OSError:  # a file system without locks
-            pass
+        path.stat()  # raises where it is missing
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
             batch = reader.get_batch(0)
@@ -285,15 +279,3 @@ def _checksums(about: dict[str, Any], batch: pa.RecordBatch) -> list[int]:
 
     with ThreadPoolExecutor(_THREADS) as threads:
         return [json_crc32(about), batch.num_rows, *threads.map(zlib.crc32, chunks())]
-
-
-def _remove_unused(folder: Path) -> None:
-    """Removes an index unless a process has locked it, or that cannot be told; one that is not complete once it is
-    old."""
-    with ExitStack() as stack, suppress(OSError):
-        if not _KEY.match(folder.name) and time.time() - folder.stat().st_mtime < _ABANDONED:
-            return  # it may still be written
-        for path in folder.iterdir():
-            # A lock that excludes others needs a file that may be written to, on NFS.
-            fcntl.flock(stack.enter_context(open(path, "r+b")), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
