@@ -55,7 +55,7 @@ def _read(file: BinaryIO, reduce: bool) -> Image:
         jpeg = start + file.read()
         # One that lacks its end is for Pillow, which notices.
         if jpeg.endswith(_END_OF_JPEG):
-            with suppress(ValueError):  # Pillow has the last word, and says in fewer words what is wrong
+            with suppress(ValueError):  # Pillow tries it again, and its message is shorter
                 return decode_jpeg(jpeg)
     file.seek(0)
     with open_image(file) as image:

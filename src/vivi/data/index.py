@@ -78,7 +78,7 @@ def _shards_are_unchanged(corpus: Path, tables: IndexTables) -> bool:
             if path.stat().st_size != size:
                 return False
         except OSError:
-            open_shard(path)  # has the right words for it
+            open_shard(path)  # raises a UserError that says what is wrong
             raise
     return True
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -145,9 +144,7 @@ class ShotWriter:
     def __enter__(self) -> ShotWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leaves nothing behind unless committed."""
         if not self._sink.closed:
             self._sink.close()
@@ -300,7 +297,7 @@ class Corpus:
         try:
             crc32 = (pq.read_schema(path).metadata or {}).get(b"crc32")
         except (OSError, pa.ArrowException):
-            _read_table(path)  # has the right words for it
+            _read_table(path)  # raises a UserError that says what is wrong
             raise
         status = path.stat()
         return [crc32.decode()] if crc32 is not None else [status.st_size, status.st_mtime_ns]

@@ -1,4 +1,5 @@
-"""What every command prints through: names of files cannot command the terminal, and nobody has to read it."""
+"""What every command prints through. Names of files cannot control the terminal, and a command goes on when whoever
+reads its output leaves."""
 
 from __future__ import annotations
 

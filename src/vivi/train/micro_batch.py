@@ -1,4 +1,4 @@
-"""How many cores a micro-batch holds, when nobody says so."""
+"""Chooses how many cores a micro-batch holds, unless --micro-batch says it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import timm
@@ -203,8 +202,6 @@ class RunWriter:
         self._progress.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._progress.__exit__(None, None, None)
         self._log.close()

@@ -44,7 +44,7 @@ def cut_patches(images: Tensor, uniforms: NDArray[np.float32], size: int = 64) -
     """Standardised patches (n, 9, 3, size, size), row by row, of float images (n, 3, whole, whole) from 0 to 255.
 
     The images are on any device. The uniforms (n, PATCH_UNIFORMS), in [0, 1), are on the CPU: places are computed
-    there, and nobody waits for the device.
+    there, so that the host does not wait for the device.
     """
     whole = layout(size).whole
     if images.shape[1:] != (3, whole, whole):
