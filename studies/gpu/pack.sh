@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gathers, where there is a network, what a bare GPU machine lacks: scratch/gpu/wheels and scratch/gpu/videos.
-#     bash studies/gpu/pack.sh [FOLDER OF VIDEOS]
+# Gathers, where there is a network, what a bare GPU machine lacks: scratch/gpu/wheels, and the folders that are named.
+#     bash studies/gpu/pack.sh [videos=FOLDER] [tasks=FOLDER] ...
 # Others to measure beside, of versions that fit the torch of the machine: EXTRA_WHEELS="torchcodec==0.11.* lightly".
 # Then bring the repository with scratch/gpu to the machine, at once or in parts, and run studies/gpu/setup.sh there.
 set -euo pipefail
@@ -10,8 +10,8 @@ mkdir -p scratch/gpu/wheels
 # torch, torchvision, timm, pyarrow, rich, matplotlib and tensorboard are expected there.
 "${PYTHON:-.venv/bin/python}" -m pip download --quiet --dest scratch/gpu/wheels --no-deps --only-binary=:all: \
     --python-version "$python_version" av simplejpeg tyro docstring-parser typeguard safetensors ${EXTRA_WHEELS:-}
-if [ $# -gt 0 ]; then
-    rm -rf scratch/gpu/videos
-    cp -r "$1" scratch/gpu/videos
-fi
+for part in "$@"; do
+    rm -rf "scratch/gpu/${part%%=*}"
+    cp -rL "${part#*=}" "scratch/gpu/${part%%=*}"
+done
 du -sh scratch/gpu/*

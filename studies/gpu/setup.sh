@@ -8,7 +8,10 @@ mkdir -p "$VIVI_HOME"
 if [ -d scratch/gpu/wheels ] && [ ! -d "$VIVI_HOME/packages" ]; then
     python3 -m pip install --quiet --no-index --no-deps --target "$VIVI_HOME/packages" scratch/gpu/wheels/*.whl
 fi
-if [ -d scratch/gpu/videos ]; then
-    rm -rf "$VIVI_HOME/videos"
-    mv scratch/gpu/videos "$VIVI_HOME/videos"
-fi
+for part in scratch/gpu/*/; do
+    name=$(basename "$part")
+    if [ "$name" != wheels ] && [ "$name" != "*" ]; then
+        rm -rf "${VIVI_HOME:?}/$name"
+        mv "$part" "$VIVI_HOME/$name"
+    fi
+done
