@@ -25,6 +25,7 @@ from encoder import EncoderAlone
 from loader import STEPS, augmenting_rate, decoding_rate
 from peers import PeerSettings, lightly_loop, plain_loop
 from rich.console import Console
+from torch.profiler import ProfilerActivity, profile
 from tyro.conf import OmitArgPrefixes
 
 from vivi.cli.train import RecipeOptions, recipe_options
@@ -68,6 +69,8 @@ class TrainOptions(RecipeOptions):
     """How long to measure each peer."""
     lock: Path | None = None
     """Wait for this file's lock before measuring: benchmarks that are started together compile side by side."""
+    profile: Path | None = None
+    """Also write to this file which operations three more steps consist of, by their time on the device."""
     json: Path | None = None
     """Also write the figures to this file."""
 
@@ -78,6 +81,7 @@ class TrainOptions(RecipeOptions):
         check_ranges(self, {"peer_seconds": (0.1, 10**5)})
         check_file("--json", self.json)
         check_file("--lock", self.lock)
+        check_file("--profile", self.profile)
         check_recipe(recipe)
         self.execution.check()
         if self.peers and not (recipe.learns_from_videos and self.peer_batch >= max(2, recipe.batch.frames)):
@@ -130,6 +134,8 @@ def bench_train(options: TrainOptions, console: Console) -> dict[str, Any]:
         with prefetch_steps(data, recipe, execution, world, size, STEPS, precision, console) as prefetch:
             training = Training(Trainer(model, recipe, world), prefetch)
             rounds, memory = measure_rounds(training, size, work, options, console)
+            if options.profile:
+                options.profile.write_text(profiled(training))
             alone = parts_alone(prefetch, reading_threads(execution)) if prefetch.videos else {}
         found = {
             "recipe": recipe.name,
@@ -254,6 +260,16 @@ def measure_rounds(
                 f"round {number + 1}: {one.step:.4f} s a step, {one.encoder / one.step:.3f} of the encoder alone"
             )
     return rounds, peak
+
+
+def profiled(training: Training, steps: int = 3) -> str:
+    """The operations of some steps, those that take longest on the device first."""
+    on_gpu = training.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with profile(activities=activities) as profiler:
+        training.take(steps)
+    by = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    return str(profiler.key_averages().table(sort_by=by, row_limit=60, max_name_column_width=80)) + "\n"
 
 
 @contextmanager

@@ -126,7 +126,8 @@ def one_try(name: str, number: int) -> Run:
     drawn = draw(number)
     frames = drawn.pop("batch.frames", 4 if method.copies > 1 else 8)
     colour, shot_seconds = drawn.pop("colour", "paper"), drawn.pop("shot_seconds", SHOT_SECONDS)
-    video_weight, negatives = drawn.pop("video_weight", 1.0), drawn.pop("loss.frame.negatives", "shots")
+    negatives, weight = drawn.pop("loss.frame.negatives", "shots"), drawn.pop("video_weight", 1.0)
+    video_weight = weight if method.has_video_loss else 1.0
     if method.has_video_loss and method.exemplar:  # without several shots of a video there is no choice
         drawn["loss.frame.negatives"] = negatives
     videos = PASSES // (method.shots * frames * method.copies)

@@ -22,6 +22,10 @@ flags() { # of a row: its recipe, its batch, and how to measure it
     ex4-big) echo vivi-ex4-big --batch.videos 8 --batch.cores 2 --micro-batch 2 --resident off ;;                   # 40
     co100) echo vivi-ex4-co100 --images "$images" --batch.videos 32 --batch.cores 8 --micro-batch 8 \
         --images.count 128 --resident off ;; # 38
+    ex4-64) echo vivi-ex4 --encoder.name resnetv2_18 --augment.size 64 --batch.videos 64 --batch.cores 8 \
+        --resident on --measure 100 ;; # 5
+    frames-64) echo ex-yt-f --encoder.name resnetv2_18 --augment.size 64 --batch.videos 256 --batch.cores 8 \
+        --resident on --measure 100 ;; # 5
     paper) echo vivi-ex4 --micro-batch 16 --resident off --measure 2 --rounds 2 --warm-up 1 ;; # 80
     *) echo "no row is called $1" >&2 && exit 1 ;;
     esac
@@ -32,7 +36,7 @@ for name in "$@"; do
     case $name in peers-*) continue ;; esac
     # shellcheck disable=SC2046
     python3 -m vivi bench train $(flags "$name") --corpus "$corpus" --lock "$lock" \
-        --json "$out/$name.json" >"$out/$name.log" 2>&1 9>&- &
+        --profile "$out/$name.profile" --json "$out/$name.json" >"$out/$name.log" 2>&1 9>&- &
     benches+=("$name:$!")
 done
 for bench in "${benches[@]}"; do # until it has compiled, or is gone

@@ -132,11 +132,12 @@ def test_the_loader_is_measured_part_by_part(vivi: Run, corpus: Path, tmp_path: 
     assert rates["read"][0] > rates["decoded"][0]
 
 
-def test_two_passes_are_measured_beside_the_first_pass_alone(corpus: Path) -> None:
+def test_two_passes_are_measured_beside_the_first_pass_alone(corpus: Path, tmp_path: Path) -> None:
     recipe = small(RECIPES["vivi-ex4-tiny"], Batch(videos=4, shots=2, frames=2, cores=2))
     recipe = replace(recipe, loss=replace(recipe.loss, video=InfoNCE(across="all")))
-    found = bench_train(quick(recipe, DataPaths(corpus), micro_batch=1), QUIET)
+    found = bench_train(quick(recipe, DataPaths(corpus), micro_batch=1, profile=tmp_path / "profile"), QUIET)
     assert found["work"]["two_passes"] and found["ratio_with_first_pass"] > found["ratio"]
+    assert "aten::" in (tmp_path / "profile").read_text()
 
 
 def test_a_benchmark_waits_for_the_lock_after_it_has_warmed_up(corpus: Path, tmp_path: Path) -> None:
