@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,11 +229,27 @@ def test_a_gpu_crops_as_a_cpu_does(size: int) -> None:
     assert len(crops(there[:0], boxes[:0], flips[:0], size)) == 0
 
 
+def mend_interpreter() -> None:
+    """Triton before 3.7, which comes with torch 2.11, takes int() of an array of one element; NumPy 2.4 refuses."""
+    import triton
+    from triton.runtime import interpreter
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
+        patch = interpreter._patch_lang_tensor
+
+        def patch_with_index(tensor: Any, scope: Any) -> None:
+            patch(tensor, scope)
+            scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+        interpreter._patch_lang_tensor = patch_with_index
+
+
 if __name__ == "__main__":
     import vivi.data.augment as package
     from vivi.data.augment import crop as module
     from vivi.data.augment.kernel import works
 
+    mend_interpreter()
     assert works(CPU)
     for each in (package, module):
         vars(each)["has_kernel"] = lambda device: True
