@@ -54,7 +54,7 @@ class LoaderOptions(RecipeOptions):
     def check(self) -> None:
         self.check_named("bench loader")
         check_recipe(self.recipe)
-        self.execution.check()
+        self.execution.check(self.recipe)
         check_ranges(self, {"measure": (1, 10**6)})
         check_file("--json", self.json)
         cores, micro_batch = self.recipe.batch.cores, self.execution.micro_batch

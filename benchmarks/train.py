@@ -31,7 +31,7 @@ from tyro.conf import OmitArgPrefixes
 from vivi.cli.train import RecipeOptions, recipe_options
 from vivi.data.index import Index
 from vivi.data.loader import Loader
-from vivi.data.prefetch import Prefetch, Step
+from vivi.data.prefetch import Prefetch, StepInput
 from vivi.data.resident import ResidentSource
 from vivi.model.architecture import Architecture
 from vivi.model.vivi import Vivi
@@ -83,7 +83,7 @@ class TrainOptions(RecipeOptions):
         check_file("--lock", self.lock)
         check_file("--profile", self.profile)
         check_recipe(recipe)
-        self.execution.check()
+        self.execution.check(recipe)
         if self.peers and not (recipe.learns_from_videos and self.peer_batch >= max(2, recipe.batch.frames)):
             raise UserError(
                 "--peers needs a recipe that learns from videos, and a --peer-batch of a shot's frames or more"
@@ -169,7 +169,7 @@ class Training:
 
     def __init__(self, trainer: Trainer, prefetch: Prefetch) -> None:
         self.trainer, self.prefetch, self.device = trainer, prefetch, prefetch.device
-        self.steps: Iterator[Step] = iter(prefetch)
+        self.steps: Iterator[StepInput] = iter(prefetch)
 
     def take(self, count: int) -> tuple[float, float]:
         """Takes so many steps: their seconds, and for how many of them the device waited for frames."""
@@ -190,10 +190,8 @@ def steps_ahead(prefetch: Prefetch) -> int:
 
 
 def micro_batches_ahead(loader: Loader) -> float:
-    """How many micro-batches Loader.load has under way."""
-    videos = loader.source.videos // loader.all_cores * loader.cores_per_micro_batch
-    reads = math.ceil(videos / loader.source.videos_per_read)
-    return 3 + loader.threads / reads
+    """How many micro-batches Loader.load has under way, with the one that is being made."""
+    return 1 + loader.reads_ahead / loader.reads
 
 
 class WithCores:

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from vivi.losses import FrameLoss
 from vivi.losses.base import Measured
-from vivi.losses.layers import float32, mlp
+from vivi.losses.layers import at_least_float32, mlp
 from vivi.recipes import RECIPES, LossSettings, Recipe
 from vivi.train.settings import DataPaths, Execution
 from vivi.train.train import train
@@ -40,7 +40,7 @@ class VICReg(FrameLoss):
         self.covariance_weight = covariance_weight
 
     def measure(self, h: Tensor, uniforms: Tensor | None = None) -> Measured:
-        z = float32(self.head(h))  # (..., shots, frames, dimension)
+        z = at_least_float32(self.head(h))  # (..., shots, frames, dimension)
         invariance = (z - z.mean(-2, keepdim=True)).square().mean((-3, -2, -1))
         z = z.flatten(-3, -2)  # (..., n, dimension)
         std = (z.var(-2) + 1e-4).sqrt()  # (..., dimension)

@@ -22,7 +22,6 @@ from vivi.recipes import (
     Order,
     Recipe,
     Rotation,
-    Shuffle,
 )
 
 BASE = Recipe(
@@ -65,7 +64,7 @@ LOSSES = {
     "infonce of two shots": variant(shots=2, video=InfoNCE(across="core")),
     "infonce of two shots across all, both ways": variant(shots=2, video=InfoNCE(both_ways=True)),
     "order": variant(shots=2, video=Order()),
-    "shuffle": variant(video=Shuffle()),
+    "order of four": variant(video=Order()),
     "rotation and infonce, attention pooling": variant(frame=Rotation(), pooling="attention"),
     "infonce alone": variant(frame=None),
     "labels alone": with_labels(variant(frame=None, video=None), videos=0),

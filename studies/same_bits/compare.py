@@ -58,7 +58,7 @@ VARIANTS = {
             "--loss.frame.triplets batch-hard --loss.frame.dimension 64",
             before="--loss.triplets batch-hard --loss.exemplar-features 64",
         ),
-        Variant("--loss.video shuffle"),
+        Variant("--loss.video order", before="--loss.video shuffle"),
     ),
     "vivi-ex2-tiny": (
         Variant(

@@ -90,13 +90,13 @@ def test_a_corpus_is_kept_if_a_run_sees_as_many_frames_as_it_has(index: Index) -
 
 def test_where_one_frame_of_each_video_is_seen_only_those_are_kept(index: Index) -> None:
     source = CorpusSource(index, FRAME.batch, 0)
-    videos = len(source.eligible.videos)
+    videos = len(source.eligible)
     resident, output = keep(index, "auto", 10**6, FRAME)
     assert resident is not None and len(resident.images) == videos
     assert output == [f"all {videos} frames are kept in memory, decoded: 0.0 GiB"]
     resampled = replace(FRAME, batch=replace(FRAME.batch, resample=True))
     resident, _ = keep(index, "auto", 10**6, resampled)
-    eligible = source.eligible.videos
+    eligible = source.eligible
     assert resident is not None
     assert len(resident.images) == (index.first_frame[eligible + 1] - index.first_frame[eligible]).sum() > videos
 
@@ -211,7 +211,7 @@ def test_without_videos_nothing_can_be_kept(tmp_path: Path) -> None:
         (instead, TrainingData(None, images, None, None, unlabelled_images(images, instead))),
     ):
         with pytest.raises(UserError, match="test learns from no videos: remove --resident"):
-            prefetched(data, recipe, Execution(resident="on"))
+            Execution(resident="on").check(recipe)
         with prefetched(data, recipe, Execution(resident="auto", threads=1)) as steps:
             assert [step.number for step in steps if list(step.videos) + list(step.images)] == [3, 4]
 

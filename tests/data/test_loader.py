@@ -133,7 +133,7 @@ def test_labelled_images_come_with_their_labels(tmp_path: Path, threads: int) ->
     images = find_images(write_images(tmp_path, classes=3, each=8))
     source = ImageSource(images, 24, 2, seed=3, kind=Kind.LABELLED)
     assert source.videos_per_read < 24  # several reads for a micro-batch
-    loader = Loader(source, middle_squares, range(3), 3, 3, CPU, threads, images.labels)
+    loader = Loader(source, middle_squares, range(3), 3, 3, CPU, threads)
     for step, micro_batch in enumerate(load(loader)):
         wanted = source.plan(step).video
         assert micro_batch.frames.shape == (3, 8, 2, 3, 8, 8) and micro_batch.uniforms.shape == (3, 8, 2)
@@ -141,10 +141,7 @@ def test_labelled_images_come_with_their_labels(tmp_path: Path, threads: int) ->
         assert micro_batch.labels is not None and micro_batch.labels.dtype == torch.int64
         assert micro_batch.labels.tolist() == images.labels[wanted].reshape(3, 8).tolist()
         assert len(micro_batch.tensors()) == 3
-    parts = [
-        load(Loader(source, middle_squares, range(core, core + 1), 3, 1, CPU, threads, images.labels))
-        for core in range(3)
-    ]
+    parts = [load(Loader(source, middle_squares, range(core, core + 1), 3, 1, CPU, threads)) for core in range(3)]
     for step, micro_batch in enumerate(load(loader)):
         labels = [part[step].labels for part in parts]
         assert torch.equal(torch.cat([own for own in labels if own is not None]), micro_batch.tensors()[2])

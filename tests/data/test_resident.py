@@ -82,9 +82,9 @@ def test_micro_batches_are_those_that_streaming_gives(index: Index, name: str, c
 def test_of_a_fixed_frame_a_video_only_that_frame_is_kept(index: Index) -> None:
     fixed = CorpusSource(index, BATCHES["a fixed frame"], 3)
     resident, _ = keep(fixed)
-    assert len(resident.images) == len(fixed.eligible.videos)
+    assert len(resident.images) == len(fixed.eligible)
     of_any, _ = keep(CorpusSource(index, BATCHES["any frame"], 3))
-    videos = fixed.eligible.videos
+    videos = fixed.eligible
     assert len(of_any.images) == (index.first_frame[videos + 1] - index.first_frame[videos]).sum()
     assert len(resident.images.memory) < len(of_any.images.memory)
 
@@ -147,7 +147,7 @@ def test_a_fixed_frame_that_is_damaged_is_replaced_from_its_shot(tmp_path: Path)
     source = CorpusSource(index, Batch(videos=2, shots=1, frames=2, cores=2, source="frame"), 0)
     resident, lines = keep(source)
     assert_same_micro_batches(list(loader_of(resident).load(range(9))), list(loader_of(source).load(range(9))))
-    assert 0 < len(lines) < len(source.eligible.videos) == len(resident.images)
+    assert 0 < len(lines) < len(source.eligible) == len(resident.images)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 5])
@@ -205,7 +205,7 @@ def test_of_a_corpus_that_is_far_too_large_only_some_videos_are_looked_at(
     assert expected == 30 * 2 * 3 * 16 * 16
     monkeypatch.setattr("vivi.data.resident._SAMPLE", 5)
     assert size_of(source, expected) == expected
-    videos = source.eligible.videos
+    videos = source.eligible
     for video in videos[videos > videos[6]]:  # these cannot be looked at any more
         (tmp_path / "shards" / f"{int(source.index.shard[video]):05d}.arrow").unlink()
     assert size_of(source, expected // 2 - 1) is None

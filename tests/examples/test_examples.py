@@ -62,7 +62,7 @@ def test_a_loss_of_ones_own_is_trained_logged_and_resumed(many_videos: Path, tmp
     lines = [line for line in read_metrics(tmp_path / "run") if line["step"] > 0]
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert all(0 < line["vicreg"] < 10 and 0 < line["embedding_std"] < 10 for line in lines)
-    assert '"kind": "vicregsettings"' in (tmp_path / "run" / "recipe.json").read_text()
+    assert '"kind": "vicreg"' in (tmp_path / "run" / "recipe.json").read_text()
 
 
 def test_a_loss_of_ones_own_is_computed_core_by_core_or_alone() -> None:

@@ -12,7 +12,7 @@ from losscheck import assert_always_finite, assert_bf16_gives_float32, assert_co
 from torch import Tensor, nn
 
 from vivi.losses import Contrastive, Exemplar, FrameLoss, Rotation, Supervised
-from vivi.losses.layers import float32
+from vivi.losses.layers import at_least_float32
 
 Size = tuple[int, int, int, int]  # cores, shots, frames, d
 
@@ -45,7 +45,7 @@ def representations(*shape: int, seed: int = 0) -> Tensor:
 
 def seen_by(loss: FrameLoss, cores: int, shots: int, frames: int, d: int) -> Tensor:
     """With the copies of the loss, if it makes any."""
-    copies = (loss.copies,) if loss.copies > 1 else ()
+    copies = (loss.view_count,) if loss.view_count > 1 else ()
     return representations(cores, *copies, shots, frames, d)
 
 
@@ -111,7 +111,7 @@ def test_rotation_views_turn_copy_r_by_r_quarter_turns() -> None:
 def test_views_of_losses_without_copies_are_the_frames_themselves(loss: FrameLoss) -> None:
     frames = torch.rand(2, 3, 2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     views = loss.views(frames)
-    assert loss.copies == 1 and views.shape == (2, 1, 3, 2, 3, 5, 5)
+    assert loss.view_count == 1 and views.shape == (2, 1, 3, 2, 3, 5, 5)
     assert torch.equal(views[:, 0], frames)
 
 
@@ -199,7 +199,7 @@ def test_heads_start_glorot_uniform_with_zero_biases(make: Callable[[], FrameLos
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_float32_widens_and_never_narrows(dtype: torch.dtype) -> None:
     values = torch.tensor([0.5, -3.0], dtype=dtype)
-    wide = float32(values)
+    wide = at_least_float32(values)
     assert wide.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert wide.tolist() == [0.5, -3.0]
 

@@ -149,7 +149,7 @@ def test_views_are_the_patches_of_each_frame(make: Make) -> None:
     frames = torch.rand(2, 3, 4, 9, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     loss = make(4)
     views = loss.views(frames)
-    assert views.shape == (2, loss.copies, 3, 4, 3, 5, 5)
+    assert views.shape == (2, loss.view_count, 3, 4, 3, 5, 5)
     for patch in range(9):
         assert torch.equal(views[:, patch], frames[:, :, :, patch])
 

@@ -14,7 +14,7 @@ import torch
 from losscheck import assert_always_finite, assert_bf16_gives_float32, assert_cores_apart, assert_same, randomise
 from torch import Tensor, nn
 
-from vivi.losses import InfoNCE, Order, Shuffle, VideoLoss, info_nce
+from vivi.losses import InfoNCE, Order, VideoLoss, info_nce
 from vivi.losses.infonce import ShotSequence, TwoShots
 from vivi.losses.order import shuffled_order
 
@@ -43,7 +43,7 @@ LOSSES: list[tuple[Callable[[], VideoLoss], int]] = [  # and their shots
     (lambda: infonce(6, 4), 4),
     (lambda: infonce(6, 3, ahead=2), 3),
     (lambda: Order(6, hidden=5), 2),
-    (lambda: Shuffle(6, 3, hidden=5), 3),
+    (lambda: Order(6, 3, hidden=5), 3),
 ]
 
 
@@ -179,9 +179,9 @@ def test_g_is_chosen_by_the_number_of_shots_and_has_the_sizes_of_the_paper() -> 
     assert len(InfoNCE(8, 4, ahead=3).g.predict) == 3  # type: ignore[arg-type]
 
 
-def test_infonce_is_across_cores_where_it_is_told_and_the_order_losses_are_not() -> None:
+def test_infonce_is_across_cores_where_it_is_told_and_order_is_not() -> None:
     assert InfoNCE(6, 4, across="all").across_cores and not InfoNCE(6, 4, across="core").across_cores
-    assert not Order(6).across_cores and not Shuffle(6, 3).across_cores
+    assert not Order(6).across_cores
 
 
 def test_a_prediction_does_not_see_the_shots_it_predicts_or_later_ones() -> None:
@@ -201,8 +201,6 @@ def test_a_wrong_number_of_shots_says_so() -> None:
         InfoNCE(5, 2, both_ways=True).double()(e)
     with pytest.raises(ValueError, match="3 shots ahead takes more than 3 shots"):
         InfoNCE(5, 3, ahead=3).double()(e)
-    with pytest.raises(ValueError, match="Order is for 2 shots of a video, not 3: use Shuffle"):
-        Order(5).double()(e)
 
 
 @pytest.mark.parametrize("shots", [2, 4])
@@ -224,7 +222,7 @@ def test_collapsed_embeddings_make_infonce_pure_chance(shots: int) -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1, 3), (3, 5, 4), (2, 9, 6), *random_sizes(3)])
-def test_order_agrees_with_loops_over_videos(size: Size) -> None:
+def test_order_of_two_shots_agrees_with_loops_over_videos(size: Size) -> None:
     cores, videos, d = size
     e, uniforms = inputs(cores, videos, 2, d)
     loss = randomise(Order(d, hidden=7))
@@ -244,10 +242,10 @@ def test_order_agrees_with_loops_over_videos(size: Size) -> None:
 
 @pytest.mark.parametrize("shots", [3, 4])
 @pytest.mark.parametrize("size", [(1, 1, 3), (3, 5, 4), (2, 9, 6), *random_sizes(3)])
-def test_shuffle_agrees_with_loops_over_videos(size: Size, shots: int) -> None:
+def test_order_of_several_shots_agrees_with_loops_over_videos(size: Size, shots: int) -> None:
     cores, videos, d = size
     e, uniforms = inputs(cores, videos, shots, d)
-    loss = randomise(Shuffle(d, shots, hidden=7))
+    loss = randomise(Order(d, shots, hidden=7))
     losses, accuracies = [], []
     for core, rows in zip(e, uniforms.tolist(), strict=True):
         terms, right = [], []
@@ -297,7 +295,7 @@ def test_order_reverses_half_of_the_videos(own_uniforms: bool) -> None:
     assert metrics["order_accuracy"].tolist() == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(("make", "shots"), [(lambda: Order(6, hidden=5), 2), (lambda: Shuffle(6, 3, hidden=5), 3)])
+@pytest.mark.parametrize(("make", "shots"), [(lambda: Order(6, hidden=5), 2), (lambda: Order(6, 3, hidden=5), 3)])
 def test_without_uniforms_the_order_losses_draw_their_own(make: Callable[[], VideoLoss], shots: int) -> None:
     """With torch's generator; given ones leave it alone."""
     loss = randomise(make())

@@ -153,7 +153,7 @@ def test_top1_and_top5_are_those_of_one_image_after_the_other(monkeypatch: pytes
     encoder = Moody().train()
     for batch in (256, 7):
         monkeypatch.setattr(features_module, "_BATCH", batch)
-        assert top1_top5(encoder, classifier, squares, labels, mean, std, "cpu") == expected
+        assert top1_top5(nn.Sequential(encoder, classifier.layer()), squares, labels, mean, std, "cpu") == expected
     assert encoder.training
 
 
@@ -163,9 +163,10 @@ def test_a_look_at_an_encoder_in_training_changes_nothing() -> None:
     squares = torch.randint(256, (20, 3, SIZE, SIZE), generator=generator(0), dtype=torch.uint8)
     labels, before = torch.arange(20) % 7, {name: value.clone() for name, value in encoder.state_dict().items()}
     random = torch.random.get_rng_state()
-    found = top1_top5(encoder, a_classifier(), squares, labels, HALF, HALF, "cpu")
+    found = top1_top5(nn.Sequential(encoder, a_classifier().layer()), squares, labels, HALF, HALF, "cpu")
     assert encoder.training and torch.equal(torch.random.get_rng_state(), random)
     assert all(torch.equal(before[name], value) for name, value in encoder.state_dict().items())
     # It sees what it will see once it is exported.
-    assert found == top1_top5(encoder.backbone, a_classifier(), squares, labels, HALF, HALF, "cpu")
+    exported = nn.Sequential(encoder.backbone, a_classifier().layer())
+    assert found == top1_top5(exported, squares, labels, HALF, HALF, "cpu")
     assert 0 < found[0] < found[1] < 1

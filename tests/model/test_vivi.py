@@ -89,7 +89,7 @@ def test_frames_are_represented_with_the_copies_of_the_frame_loss(copies: int) -
         torch.testing.assert_close(h[:, copy].flatten(1, 2), model.encoder(turned))
     plain = model.represent(frames, for_frame_loss=False)
     torch.testing.assert_close(plain, h[:, :1])
-    seen = model.for_frame_loss(h)
+    seen = model.frame_loss_input(h)
     assert torch.equal(seen, h if copies == 4 else h[:, 0])
 
 
@@ -142,7 +142,6 @@ def test_the_losses_of_a_model_have_the_weights_of_the_recipe() -> None:
         (recipes.Location(dimension=5, hidden=7), 6),
         (InfoNCE(across="core", ahead=2), 6),
         (recipes.Order(), 6),
-        (recipes.Shuffle(), 6),
     ],
     ids=str,
 )

@@ -13,7 +13,7 @@ from conftest import Run
 
 from vivi.cli.main import commands
 from vivi.cli.train import Train
-from vivi.recipes import RECIPES, Exemplar, InfoNCE, Jigsaw, Order, Recipe, Rotation, Shuffle
+from vivi.recipes import RECIPES, Exemplar, InfoNCE, Jigsaw, Order, Recipe, Rotation
 from vivi.recipes.files import recipe_json
 
 
@@ -52,7 +52,6 @@ def test_a_loss_is_chosen_by_its_name_and_has_its_defaults(form: str) -> None:
     assert chosen("--loss.frame", "jigsaw").loss.frame == Jigsaw()
     assert chosen("--loss.frame", "none").loss.frame is None
     assert chosen("--loss.video", "order").loss.video == Order()
-    assert chosen("--loss.video", "shuffle").loss.video == Shuffle()
     assert chosen("--loss.video", "none") == replace(recipe, loss=replace(recipe.loss, video=None))
 
 
@@ -109,7 +108,7 @@ def test_an_unknown_loss_is_refused_with_those_there_are(word: str, capsys: pyte
 def test_an_unknown_video_loss_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "vivi-ex4-tiny", "--loss.video", "exemplar")
     assert "--loss.video" in said
-    for name in ("none", "infonce", "order", "shuffle"):
+    for name in ("none", "infonce", "order"):
         assert name in said
 
 
@@ -129,7 +128,7 @@ def test_losses_are_chosen_over_those_of_a_recipe_file(tmp_path: Path) -> None:
 def test_the_help_shows_the_settings_of_the_losses_that_the_recipe_has(vivi: Run) -> None:
     exemplar, rotation = vivi("train", "vivi-ex4", "--help"), vivi("train", "rot-yt-f", "--help")
     assert exemplar.returncode == rotation.returncode == 0
-    for name in ("none", "exemplar", "rotation", "jigsaw", "location", "infonce", "order", "shuffle"):
+    for name in ("none", "exemplar", "rotation", "jigsaw", "location", "infonce", "order"):
         assert name in exemplar.stdout
     assert "--loss.frame.margin" in exemplar.stdout and "--loss.video.across" in exemplar.stdout
     assert "--loss.frame.margin" not in rotation.stdout and "--loss.video.across" not in rotation.stdout
@@ -150,7 +149,7 @@ except SystemExit as end:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], 1, "vivi-ex4-tiny learns from videos: say where"),
+        ([], 1, "vivi-ex4-tiny learns from videos: give a corpus"),
         (["--corpus", "/nowhere"], 1, "/nowhere is no corpus"),
         (["--corpus", "{empty}"], 1, "is no corpus"),
         (["--corpus", "/nowhere", "--optimiser.lr", "-1"], 1, "--optimiser.lr is -1"),
@@ -158,7 +157,9 @@ except SystemExit as end:
         (["--corpus", "/nowhere", "--batch.videos", "63", "--batch.cores", "2"], 1, "do not divide evenly"),
         (["--corpus", "/nowhere", "--sweep", "loss.video_weight=-1,0.1"], 1, "--loss.video-weight is -1"),
         (["--corpus", "/nowhere", "--sweep", "nothing=1"], 1, "a recipe has no field 'nothing'"),
-        (["--corpus", "/nowhere", "--loss.video", "order"], 1, "--loss.video order needs --batch.shots 2"),
+        (["--corpus", "/nowhere", "--threads", "-1"], 1, "--threads is -1"),
+        (["--corpus", "/nowhere", "--micro-batch", "3"], 1, "--micro-batch 3 does not divide the recipe's 1 cores"),
+        (["--corpus", "/nowhere", "--images", "/nowhere"], 1, "learns from no images"),
         (["--corpus", "/nowhere", "--loss.frame", "puzzle"], 2, "puzzle"),
         (["--corpus", "/nowhere", "--loss.video-wieght", "1"], 2, "--loss.video-wieght"),
         (["--steps", "many"], 2, "many"),

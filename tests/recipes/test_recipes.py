@@ -18,7 +18,6 @@ from vivi.recipes import (
     Order,
     Recipe,
     Rotation,
-    Shuffle,
 )
 from vivi.recipes.check import check_recipe
 from vivi.recipes.files import differences, find_recipe, flat, read_recipe, recipe_json, sweep, with_field
@@ -45,36 +44,42 @@ def test_a_recipe_comes_back_from_its_file(name: str, tmp_path: Path) -> None:
     ("change", "line"),
     [
         ({"colour": 1}, "there is no field 'colour'"),
-        ({"loss": {"video_wieght": 1}}, "no field 'loss.video_wieght'; did you mean 'video_weight'?"),
+        ({"loss": {"video_wieght": 1}}, "no field 'loss.video_wieght' (did you mean 'video_weight'?)"),
         ({"loss": 3}, "loss must be an object"),
-        ({"steps": 1.5}, "steps is 1.5, which is no whole number"),
-        ({"steps": True}, "steps is True, which is no whole number"),
+        ({"steps": 1.5}, "steps is 1.5; it must be a whole number"),
+        ({"steps": True}, "steps is True; it must be a whole number"),
         (
             {"loss": {"frame": "puzzle"}},
             "loss.frame is 'puzzle'; it must be one of none, exemplar, rotation",
         ),
         ({"loss": {"frame": {"kind": "order"}}}, "loss.frame is 'order'; it must be one of none, exemplar, rotation"),
         ({"loss": {"video": {"kind": "exemplar"}}}, "loss.video is 'exemplar'; it must be one of none, infonce"),
-        ({"loss": {"frame": {"margin": 0.3}}}, "loss.frame is None; it must be one of none, exemplar"),
+        (
+            {"loss": {"frame": {"margin": 0.3}}},
+            "loss.frame has no field 'kind'; it must name the loss",
+        ),
         ({"loss": {"frame": {"kind": ["exemplar"]}}}, "loss.frame is ['exemplar']; it must be one of none"),
         ({"loss": {"frame": {"kind": "rotation", "margin": 0.3}}}, "there is no field 'loss.frame.margin'"),
-        ({"loss": {"frame": {"kind": "exemplar", "margim": 1}}}, "'loss.frame.margim'; did you mean 'margin'?"),
-        ({"loss": {"frame": {"kind": "exemplar", "margin": "x"}}}, "loss.frame.margin is x, which is no finite"),
+        ({"loss": {"frame": {"kind": "exemplar", "margim": 1}}}, "'loss.frame.margim' (did you mean 'margin'?)"),
+        ({"loss": {"frame": {"kind": "exemplar", "margin": "x"}}}, "loss.frame.margin is x; it must be a finite"),
+        ({"encoder": {"width": float("inf")}}, "encoder.width is inf; it must be a finite number"),
+        ({"loss": {"triplets": "semi-hard"}}, "'loss.triplets'; in this version of vivi it is loss.frame.triplets"),
+        ({"loss": {"across": "all"}}, "'loss.across'; in this version of vivi it is loss.video.across"),
         (
             {"loss": {"frame": {"kind": "exemplar", "triplets": "soft"}}},
             "loss.frame.triplets is 'soft'; it must be one of semi-hard, batch-hard",
         ),
         ({"loss": {"frame": 3}}, "loss.frame is 3; it must be one of none"),
         ({"loss": {"margin": 0.3}}, "there is no field 'loss.margin'"),
-        ({"augment": {"crop_area": [0.1]}}, "augment.crop_area is [0.1], which is no list of 2 numbers"),
-        ({"optimiser": {"decay_at": 3}}, "optimiser.decay_at is 3, which is no list of numbers"),
-        ({"optimiser": {"decay_at": ["x"]}}, "optimiser.decay_at is x, which is no whole number"),
+        ({"augment": {"crop_area": [0.1]}}, "augment.crop_area is [0.1]; it must be a list of 2 numbers"),
+        ({"optimiser": {"decay_at": 3}}, "optimiser.decay_at is 3; it must be a list of numbers"),
+        ({"optimiser": {"decay_at": ["x"]}}, "optimiser.decay_at is x; it must be a whole number"),
         ({"optimiser": {"lr": 10**400}}, "optimiser.lr is 1000"),
         ({"name": "\ud800"}, "cannot be printed"),
         ({"name": "x" * 1000}, "over 200 characters"),
         ({"a\nb": 1}, r"there is no field 'a\nb'"),
         ({"x" * 10**6: 1}, "there is no field 'xxx"),
-        ({"steps": "a\nb"}, "steps is a b, which is no whole number"),
+        ({"steps": "a\nb"}, "steps is a b; it must be a whole number"),
         ({"loss": {"frame": "x" * 10**6}}, "loss.frame is 'xxx"),
     ],
 )
@@ -100,6 +105,13 @@ def test_a_missing_recipe_file_is_named() -> None:
         find_recipe("nowhere.json")
     with pytest.raises(UserError, match="File name too long"):
         find_recipe("long" * 100)
+    with pytest.raises(UserError, match="there is no recipe ''"):
+        find_recipe("")
+
+
+def test_a_corpus_in_the_place_of_a_recipe_is_named(corpus: Path) -> None:
+    with pytest.raises(UserError, match="is a corpus, not a recipe: vivi train RECIPE --corpus"):
+        find_recipe(str(corpus))
 
 
 def test_a_field_is_set_by_its_dotted_name() -> None:
@@ -122,7 +134,7 @@ def test_a_loss_is_set_by_its_name_and_has_its_defaults() -> None:
     assert with_field(recipe, "loss.frame", "jigsaw").loss.frame == Jigsaw()
     assert with_field(recipe, "loss.video", "order").loss.video == Order()
     assert with_field(recipe, "loss.video", "none").loss.video is None
-    assert with_field(with_field(recipe, "loss.video", "none"), "loss.video", "shuffle").loss.video == Shuffle()
+    assert with_field(with_field(recipe, "loss.video", "none"), "loss.video", "order").loss.video == Order()
     for wrong in ("puzzle", "order", "Exemplar", "", "3", '{"kind": "puzzle"}'):
         with pytest.raises(UserError, match=r"loss\.frame is .*; it must be one of none, exemplar, rotation, jigsaw"):
             with_field(recipe, "loss.frame", wrong)
@@ -206,7 +218,6 @@ def test_a_sweep_is_a_run_for_each_value(tmp_path: Path) -> None:
         ("batch.cores", "1024", "--batch.cores"),
         ("batch.shots", "1", "--batch.shots"),
         ("batch.source", "frame", "--batch.source"),
-        ("loss.video", "order", "--batch.shots 2"),
         ("loss.video.ahead", "4", "--loss.video.ahead 4"),
         ("loss.video.ahead", "0", "--loss.video.ahead 0"),
         ("loss.frame.negatives", '"others"', "loss.frame.negatives"),
@@ -214,7 +225,7 @@ def test_a_sweep_is_a_run_for_each_value(tmp_path: Path) -> None:
         ("loss.frame.dimension", "0", "--loss.frame.dimension"),
         ("loss.frame.dimension", "1000000000000", "--loss.frame.dimension"),
         ("loss.frame.margin", "-0.1", "--loss.frame.margin"),
-        ("loss.frame", "jigsaw", "of --augment, only the size"),
+        ("loss.frame", "jigsaw", "of --augment it allows the size alone"),
         ("batch.resample", "true", "--batch.resample"),
         ("loss.temperature", "0", "--loss.temperature"),
         ("augment.crop_area", "[0.5, 0.2]", "--augment.crop-area"),
@@ -250,8 +261,7 @@ def test_patches_are_cut_from_images_that_can_be_computed() -> None:
         ("jigsaw", "loss.frame.hidden", "0", "--loss.frame.hidden is 0"),
         ("rel-pat-loc", "loss.frame.dimension", "1000000", "--loss.frame.dimension is 1000000"),
         ("jigsaw", "loss.video", "infonce", "--loss.frame jigsaw sees patches: it needs --images.count 0"),
-        ("vivi-ex2", "loss.video", "shuffle", "--loss.video shuffle needs --batch.shots 3 or more"),
-        ("vivi-ex2-ord", "batch.shots", "3", "--loss.video order needs --batch.shots 2"),
+        ("ex-yt-s", "loss.video", "order", "--loss.video order compares shots: --batch.shots must be at least 2"),
         ("ex-yt-s", "loss.video", "infonce", "--batch.shots must be at least 2"),
         ("semi-ex10", "images.copies", "1", "--images.copies must be at least 2"),
         ("sup100", "loss.contrastive_weight", "1", "--loss.contrastive-weight needs --batch.videos above 0"),

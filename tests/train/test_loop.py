@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vivi.data.loader import MicroBatch
-from vivi.data.prefetch import Step
+from vivi.data.prefetch import StepInput
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipes import Augment, Batch, Encoder, Exemplar, Images, Loss, Optimiser, Recipe
 from vivi.runtime.distributed import World
@@ -53,7 +53,7 @@ def test_a_step_updates_by_the_clipped_gradient_at_its_own_rate(number: int, cli
     gradients = [parameter.grad for parameter in reference.parameters() if parameter.grad is not None]
     norm = float(torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt())
     scale = min(1, clip / (norm + 1e-6)) if clip else 1
-    metrics = Trainer(model, recipe, CPU).step(Step(number, iter([videos()]), iter([])))
+    metrics = Trainer(model, recipe, CPU).step(StepInput(number, iter([videos()]), iter([])))
     assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-9), "as it was before it was clipped"
     rate = learning_rate(number, recipe.optimiser)
     for before, after in zip(reference.parameters(), model.parameters(), strict=True):
@@ -66,7 +66,7 @@ def test_a_step_adds_to_nothing_of_the_step_before() -> None:
     """At a rate of 0 the second is the first again."""
     model = model_of(RECIPE)
     trainer = Trainer(model, replace(RECIPE, optimiser=replace(RECIPE.optimiser, lr=0.0)), CPU)
-    first, second = (trainer.step(Step(number, iter([videos()]), iter([]))) for number in (20, 21))
+    first, second = (trainer.step(StepInput(number, iter([videos()]), iter([]))) for number in (20, 21))
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -79,7 +79,7 @@ def test_running_statistics_move_by_the_mean_over_all_passes_of_all_cores(with_i
     stem = model.encoder.norms[0]
     seen: list[torch.Tensor] = []
     handle = stem.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
-    Trainer(model, recipe, CPU).step(Step(0, iter([videos()]), iter([labelled()] if with_images else [])))
+    Trainer(model, recipe, CPU).step(StepInput(0, iter([videos()]), iter([labelled()] if with_images else [])))
     handle.remove()
     assert len(seen) == (4 if with_images else 2), "core by core"
     expected = 0.25 * torch.stack([x.mean((0, 2, 3)) for x in seen]).mean(0)
@@ -92,7 +92,7 @@ def test_layers_that_need_random_numbers_get_those_of_the_seed_and_the_step() ->
     states = []
     for number, seed in ((4, 1), (4, 2), (5, 1)):
         torch.manual_seed(seed)
-        trainer.step(Step(number, iter([videos()]), iter([])))
+        trainer.step(StepInput(number, iter([videos()]), iter([])))
         states.append(torch.rand(3).tolist())
     assert states[0] == states[1] != states[2]
 

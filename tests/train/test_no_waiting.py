@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vivi.data.loader import MicroBatch
-from vivi.data.prefetch import Step
+from vivi.data.prefetch import StepInput
 from vivi.model.vivi import build_model
 from vivi.recipes import Recipe
 from vivi.runtime.distributed import World
@@ -121,7 +121,7 @@ def test_a_real_step_does_not_wait(name: str) -> None:
     def take_step() -> None:
         videos = list(cut(random_batch(recipe), cores, 2)) if recipe.batch.videos else []
         images = list(cut(random_images(recipe), cores, 2)) if recipe.images.count else []
-        step = Step(3, iter([on_gpu(batch) for batch in videos]), iter([on_gpu(batch) for batch in images]))
+        step = StepInput(3, iter([on_gpu(batch) for batch in videos]), iter([on_gpu(batch) for batch in images]))
         torch.cuda.set_sync_debug_mode("error")
         try:
             trainer.step(step)

@@ -97,7 +97,7 @@ def _reference_frame_loss(model: Vivi, h: Tensor, uniforms: Tensor) -> Tensor:
     """Of a core (copies, shots, frames, d): all copies where the loss makes any, or the frames as they are."""
     assert model.frame_loss is not None
     several = len(h) > 1
-    assert several == (model.frame_loss.copies > 1)
+    assert several == (model.frame_loss.view_count > 1)
     value: Tensor = model.frame_loss(h if several else h[0], uniforms)
     return value
 

@@ -193,15 +193,13 @@ def test_a_sweep_makes_a_run_for_each_value(corpus: Path, tmp_path: Path) -> Non
 
 
 def test_a_sweep_over_losses_trains_each_of_them(corpus: Path, tmp_path: Path) -> None:
-    flags = ("--steps", 1, "--loss.video.across", "core", "--sweep", "loss.video=infonce,shuffle,none")
+    flags = ("--steps", 1, "--loss.video.across", "core", "--sweep", "loss.video=infonce,order,none")
     run_here(corpus, tmp_path / "sweep", *flags)
-    for name, kind in (("infonce", "infonce"), ("shuffle", "shuffle"), ("none", None)):
+    for name, kind in (("infonce", "infonce"), ("order", "order"), ("none", None)):
         run = tmp_path / "sweep" / f"loss.video={name}"
         video = json.loads((run / "recipe.json").read_text())["loss"]["video"]
         assert (video and video["kind"]) == kind
-        assert {"exemplar", *([kind] if kind else [])} == {"exemplar", "infonce", "shuffle"} & {
-            *read_metrics(run)[-1]
-        }
+        assert {"exemplar", *([kind] if kind else [])} == {"exemplar", "infonce", "order"} & {*read_metrics(run)[-1]}
     of_infonce = json.loads((tmp_path / "sweep" / "loss.video=infonce" / "recipe.json").read_text())
     assert of_infonce["loss"]["video"]["across"] == "core", "the loss that the command has keeps its settings"
 
@@ -235,10 +233,10 @@ def test_a_chosen_loss_is_trained_and_said_to_be(corpus: Path, tmp_path: Path) -
 
 
 def test_the_losses_beyond_the_paper_are_flags(corpus: Path, tmp_path: Path) -> None:
-    flags = ("--steps", 2, "--loss.contrastive-weight", 0.5, "--loss.video", "shuffle", "--loss.pooling", "attention")
+    flags = ("--steps", 2, "--loss.contrastive-weight", 0.5, "--loss.video", "order", "--loss.pooling", "attention")
     run_here(corpus, tmp_path / "run", *flags)
     line = read_metrics(tmp_path / "run")[-1]
-    total = line["exemplar"] + 0.5 * line["contrastive"] + 0.2 * line["shuffle"]
+    total = line["exemplar"] + 0.5 * line["contrastive"] + 0.2 * line["order"]
     assert line["loss"] == pytest.approx(total, rel=1e-5)
 
 

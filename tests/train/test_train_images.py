@@ -175,13 +175,21 @@ def test_a_fraction_uses_as_many_labels_of_every_class(photos: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("recipe", "flags", "said"),
     [
-        ("vivi-ex4-co100-tiny", ["--corpus", "{corpus}"], "vivi-ex4-co100-tiny learns from images: say where"),
-        ("vivi-ex4-co100-tiny", ["--images", "{photos}"], "vivi-ex4-co100-tiny learns from videos: say where"),
+        (
+            "vivi-ex4-co100-tiny",
+            ["--corpus", "{corpus}"],
+            "co100-tiny learns from images: give a folder or list",
+        ),
+        ("vivi-ex4-co100-tiny", ["--images", "{photos}"], "vivi-ex4-co100-tiny learns from videos: give a corpus"),
         ("ex-imagenet-tiny", ["--corpus", "{corpus}"], "ex-imagenet-tiny learns from no videos: remove --corpus"),
         ("vivi-ex4-tiny", ["--corpus", "{corpus}", "--images", "{photos}"], "learns from no images: remove --images"),
         ("vivi-ex4-tiny", ["--corpus", "{corpus}", "--images-test", "x"], "remove --images-list and --images-test"),
         ("ex-imagenet-tiny", ["--images", "{photos}/nowhere"], "nowhere"),
-        ("ex-imagenet-tiny", ["--images", "{photos}", "--batch.videos", "62"], "has only 60 images; lower it to 60"),
+        (
+            "ex-imagenet-tiny",
+            ["--images", "{photos}", "--batch.videos", "62"],
+            "--batch.videos is 62, but 60 images",
+        ),
         (
             "vivi-ex4-tiny",
             ["--corpus", "{corpus}", "--images.count", "4"],
@@ -191,7 +199,7 @@ def test_a_fraction_uses_as_many_labels_of_every_class(photos: Path, tmp_path: P
         ("sup100-tiny", ["--images", "{photos}", "--images.count", "5"], "--images.count 5 do not divide evenly"),
         ("jigsaw-tiny", ["--images", "{photos}", "--encoder.name", "resnet18", "--encoder.width", "1"], "resnetv2"),
         ("vivi-ex4-aa-tiny", ["--corpus", "{corpus}", "--augment.hsv"], "--augment.no-hsv"),
-        ("jigsaw-tiny", ["--images", "{photos}", "--augment.flip"], "of --augment, only the size can be set"),
+        ("jigsaw-tiny", ["--images", "{photos}", "--augment.flip"], "of --augment it allows the size alone"),
         ("ex-imagenet-tiny", ["--images", "{photos}", "--images-fraction", "0.5"], "set --images.count"),
         (
             "vivi-ex4-tiny",
@@ -213,7 +221,9 @@ def test_a_run_is_not_continued_on_other_images(co_trained: Path, corpus: Path, 
     shutil.copytree(photos, changed)
     (changed / "train" / "red" / "000.jpg").unlink()
     line = refusal("vivi-ex4-co100-tiny", run, "--corpus", corpus, "--images", changed, *LABELLED, "--steps", 14)
-    assert f"was begun on other images than {changed / 'train'} has now (it was {photos / 'train'})" in line
+    assert (
+        f"was begun on other images than {changed / 'train'}: give {photos / 'train'}" in line
+    )
 
 
 def test_a_list_of_labels_takes_the_place_of_the_fraction(photos: Path, tmp_path: Path) -> None:

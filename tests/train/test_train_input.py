@@ -54,7 +54,7 @@ def test_the_recipe_may_stand_anywhere(corpus: Path, tmp_path: Path, vivi: Run) 
 
 def test_too_few_shots_or_videos_name_the_flag(corpus: Path, tmp_path: Path) -> None:
     assert "--batch.shots" in refusal(corpus, tmp_path / "run", "--batch.shots", 9)
-    assert "--batch.videos is 64, but only 4" in refusal(corpus, tmp_path / "run", "--batch.videos", 64)
+    assert "--batch.videos is 64, but the training videos" in refusal(corpus, tmp_path / "run", "--batch.videos", 64)
 
 
 def test_a_field_that_does_not_exist_is_said(corpus: Path, tmp_path: Path) -> None:
@@ -69,13 +69,19 @@ def test_a_run_of_another_recipe_or_corpus_is_refused(whole: Path, corpus: Path,
     assert "is a run of vivi-ex4-tiny, not of ex-yt-s-tiny" in other
     changed = refusal(corpus, whole, "--steps", 30, "--loss.frame.margin", 0.3)
     assert "begun with --loss.frame.margin 0.5, not 0.3" in changed
-    replaced = refusal(corpus, whole, "--steps", 30, "--loss.video", "shuffle")
-    assert "begun with --loss.video infonce, not shuffle" in replaced
+    replaced = refusal(corpus, whole, "--steps", 30, "--loss.video", "order")
+    assert "begun with --loss.video infonce, not order" in replaced
     grown = tmp_path / "grown"
     shutil.copytree(corpus, grown)
     settings = json.loads((grown / "corpus.json").read_text())
     (grown / "corpus.json").write_text(json.dumps({**settings, "rate": 6.0}))
-    assert "another corpus" in refusal(grown, whole, "--steps", 31)
+    assert f"was begun on another corpus than {grown}: give {corpus}" in refusal(grown, whole, "--steps", 31)
+    moved = tmp_path / "moved"
+    shutil.copytree(whole, moved)
+    about = json.loads((moved / "run.json").read_text())
+    (moved / "run.json").write_text(json.dumps({**about, "corpus": str(grown)}))
+    line = refusal(grown, moved, "--steps", 31)
+    assert f"{grown} has changed since {moved} was begun; bring it back" in line
     assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
 
 

@@ -17,6 +17,7 @@ from vivi.recipes import RECIPES, Recipe
 from vivi.recipes.check import check_recipe
 from vivi.recipes.files import LOSSES, find_recipe, sweep, with_field
 from vivi.runtime.errors import UserError
+from vivi.train.run import check_folder
 from vivi.train.settings import DataPaths, Execution
 
 
@@ -56,9 +57,11 @@ class Train(RecipeOptions):
         self.check_named("train")
         runs = sweep(self.recipe, self.out, self.sweep)
         if "WORLD_SIZE" not in os.environ:  # several processes must fail together; alone, before torch is imported
-            for _, recipe in runs:
+            for folder, recipe in runs:
                 check_recipe(recipe)
+                self.execution.check(recipe)
                 self.paths.check(recipe)
+                check_folder(folder, recipe)
         from vivi.train.train import check_runs, train
 
         if self.sweep:  # all of them, before the first one trains for days

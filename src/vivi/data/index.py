@@ -126,7 +126,7 @@ def read_frames(index: Index, video: int, shot: int, frames: Sequence[int]) -> l
     except FileNotFoundError:
         raise UserError(f"{path} is missing; bring it back, or run the same vivi prepare again") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); mend that and run the same command") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}); fix that and run the same command") from None
     view = memoryview(data)
     return [view[ends[frame - first] - begin : ends[frame - first + 1] - begin] for frame in frames]
 

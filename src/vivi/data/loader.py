@@ -51,35 +51,39 @@ class Loader:
     cores_per_micro_batch: int
     device: torch.device
     threads: int  # that read and decode; 0: none, for a source in memory
-    labels: NDArray[np.int64] | None = None  # of all images
 
     @property
     def micro_batches_per_step(self) -> int:
         return len(self.cores) // self.cores_per_micro_batch
 
+    @property
+    def videos(self) -> int:
+        """Of a micro-batch."""
+        return self.source.videos // self.all_cores * self.cores_per_micro_batch
+
+    @property
+    def reads(self) -> int:
+        """Of a micro-batch: so many parts of it are read and decoded one by one."""
+        return math.ceil(self.videos / self.source.videos_per_read)
+
+    @property
+    def reads_ahead(self) -> int:
+        return 2 * self.reads + self.threads
+
     def load(self, steps: range) -> Generator[MicroBatch, None, None]:
         """The micro-batches of the steps, in order."""
-        videos, per_read = (
-            self.source.videos // self.all_cores * self.cores_per_micro_batch,
-            self.source.videos_per_read,
-        )
-        reads = math.ceil(videos / per_read)  # of a micro-batch
-
-        def plans() -> Iterator[Plan]:
-            for plan in self._plans(steps):
-                yield from (plan[start : start + per_read] for start in range(0, videos, per_read))
-
-        with closing(map_ahead(self._read, plans(), self.threads, 2 * reads + self.threads)) as decoded:
-            while parts := list(islice(decoded, reads)):
+        with closing(map_ahead(self._read, self._plans(steps), self.threads, self.reads_ahead)) as decoded:
+            while parts := list(islice(decoded, self.reads)):
                 yield self.make(parts)
 
     def _plans(self, steps: range) -> Iterator[Plan]:
-        """The plans of micro-batches."""
-        videos = self.source.videos // self.all_cores  # of a core
+        """What is read in one go, micro-batch by micro-batch."""
         for step in steps:
-            whole = self.source.plan(step)
+            plan, per_read = self.source.plan(step), self.source.videos_per_read
             for core in self.cores[:: self.cores_per_micro_batch]:
-                yield whole[core * videos : (core + self.cores_per_micro_batch) * videos]
+                first = core * self.source.videos // self.all_cores
+                micro_batch = plan[first : first + self.videos]
+                yield from (micro_batch[start : start + per_read] for start in range(0, self.videos, per_read))
 
     def _read(self, plan: Plan) -> Decoded:
         return self.source.read(plan, pin=self.device.type == "cuda")
@@ -89,13 +93,11 @@ class Loader:
         plans = [part.plan for part in parts]
         uniforms = np.concatenate([plan.augment_uniforms.reshape(-1, UNIFORMS) for plan in plans])
         frames = self.augment(on_device([part.images for part in parts], self.device), uniforms)
-        labels = None
-        if self.labels is not None:
-            labels = self._upload(self.labels[np.concatenate([plan.video for plan in plans])])
+        labels = self.source.labels
         return MicroBatch(
             frames.view(self.cores_per_micro_batch, -1, plans[0].frame.shape[2], *frames.shape[1:]),
             self._upload(np.concatenate([plan.loss_uniforms for plan in plans])),
-            labels,
+            None if labels is None else self._upload(labels[np.concatenate([plan.video for plan in plans])]),
             tuple(line for part in parts for line in part.damaged),
         )
 

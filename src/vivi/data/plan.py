@@ -63,16 +63,8 @@ def _generator(seed: int, step: int, purpose: Purpose, kind: Kind = Kind.FRAMES)
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, step, int(purpose), int(kind)])))
 
 
-@dataclass(frozen=True)
-class Eligible:
-    """The training videos a recipe can use."""
-
-    videos: NDArray[np.int64]  # positions in the index
-    dropped: int  # training videos with too few shots
-
-
-def eligible_videos(index: Index, batch: Batch) -> Eligible:
-    """The training videos with enough shots; raises where there are too few for a batch."""
+def eligible_videos(index: Index, batch: Batch) -> NDArray[np.int64]:
+    """The training videos with enough shots, by position in the index; raises where they are too few for a batch."""
     if not len(index):
         raise UserError(f"{index.corpus} holds no usable video; see vivi inspect, and prepare others")
     train = ~index.test
@@ -88,15 +80,15 @@ def eligible_videos(index: Index, batch: Batch) -> Eligible:
         )
     if len(videos) < batch.videos:
         raise UserError(
-            f"--batch.videos is {batch.videos}, but only {len(videos)} training videos of {index.corpus} "
-            f"have {needs}; lower it to {len(videos)} at most (a multiple of --batch.cores), or prepare more videos"
+            f"--batch.videos is {batch.videos}, but the training videos of {index.corpus} that have {needs} are "
+            f"{len(videos)}; lower it to {len(videos)} at most (a multiple of --batch.cores), or prepare more videos"
         )
-    return Eligible(videos, int(train.sum()) - len(videos))
+    return videos
 
 
-def plan_videos(index: Index, eligible: Eligible, batch: Batch, seed: int, step: int) -> Plan:
+def plan_videos(index: Index, eligible: NDArray[np.int64], batch: Batch, seed: int, step: int) -> Plan:
     """What step `step` sees of a corpus."""
-    video = eligible.videos[_in_epoch(len(eligible.videos), batch.videos, seed, step, Kind.FRAMES)]
+    video = eligible[_in_epoch(len(eligible), batch.videos, seed, step, Kind.FRAMES)]
     generator = _generator(seed, step, Purpose.PLACE)
     if batch.source == "shot":
         shot, frame = _consecutive_frames(index, video, batch, generator)

@@ -20,7 +20,7 @@ _SHARE = 0.05  # of the device's memory, for what is made ahead
 
 
 @dataclass(frozen=True)
-class Step:
+class StepInput:
     """What a step sees. Both iterators are to be used up, the videos first."""
 
     number: int
@@ -49,9 +49,9 @@ class Prefetch:
         total = torch.cuda.get_device_properties(self.device).total_memory
         return max(2, min(sum(self.counts), int(_SHARE * total / bytes_each)))
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[StepInput]:
         for number in self.steps:
-            yield Step(number, *(islice(self._micro_batches, count) for count in self.counts))
+            yield StepInput(number, *(islice(self._micro_batches, count) for count in self.counts))
 
     def _in_order(self) -> Generator[MicroBatch, None, None]:
         """The micro-batches of videos and of labelled images of the first step, of the second, and so on."""

@@ -32,6 +32,8 @@ _SAMPLE = 256  # videos that tell whether all will fit
 class ResidentSource:
     """What a CorpusSource gives, from memory."""
 
+    labels: NDArray[np.int64] | None = None
+
     def __init__(self, source: CorpusSource, images: PackedImages, first: NDArray[np.int64]) -> None:
         """`first` (shots of the index,) is the place among the images of each shot's frame 0."""
         self.source, self.images, self.first = source, images, first
@@ -61,7 +63,7 @@ class FramesInUse:
 
 def frames_in_use(source: CorpusSource) -> FramesInUse:
     """All frames of the videos that a recipe uses; of frame baselines the one of each video that they see."""
-    index, batch, videos = source.index, source.batch, np.sort(source.eligible.videos)
+    index, batch, videos = source.index, source.batch, source.eligible
     if batch.source == "frame" and not batch.resample:
         shot, number = shots_of_frames(index, videos, fixed_frames(index, videos, source.seed))
         return FramesInUse(videos, shot, number, np.ones(len(videos), np.int64))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vivi.data.decode import decode_frame, read_image
 from vivi.data.images import LabelledImages
@@ -40,6 +41,7 @@ class Source(Protocol):
 
     videos: int  # of a step
     videos_per_read: int  # that are best read in one go
+    labels: NDArray[np.int64] | None  # of all images, where they are used
 
     def plan(self, step: int) -> Plan: ...
 
@@ -48,6 +50,8 @@ class Source(Protocol):
 
 class CorpusSource:
     """The frames that a recipe's steps see of a corpus."""
+
+    labels: NDArray[np.int64] | None = None
 
     def __init__(self, index: Index, batch: Batch, seed: int) -> None:
         self.index, self.batch, self.seed = index, batch, seed
@@ -99,6 +103,7 @@ class ImageSource:
     def __init__(self, images: LabelledImages, count: int, copies: int, seed: int, kind: Kind) -> None:
         self.images, self.copies, self.seed, self.kind = images, copies, seed, kind
         self.videos, self.videos_per_read = count, _IMAGES_PER_READ
+        self.labels = images.labels if kind == Kind.LABELLED else None
 
     def plan(self, step: int) -> Plan:
         return plan_images(len(self.images), self.videos, self.copies, self.seed, step, self.kind)
@@ -136,22 +141,19 @@ class ImageSource:
 
 def unlabelled_images(images: LabelledImages, recipe: Recipe) -> ImageSource:
     """The images that take the place of videos; their labels are not used."""
-    batch = recipe.batch
-    if len(images) < batch.videos:
-        raise UserError(
-            f"--batch.videos is {batch.videos}, but {images.source} has only {len(images)} images; lower it to "
-            f"{len(images)} at most (a multiple of --batch.cores)"
-        )
-    return ImageSource(images, batch.videos, batch.frames, recipe.seed, Kind.FRAMES)
+    _check_enough(images, "--batch.videos", recipe.batch.videos)
+    return ImageSource(images, recipe.batch.videos, recipe.batch.frames, recipe.seed, Kind.FRAMES)
 
 
 def labelled_images(images: LabelledImages, recipe: Recipe) -> ImageSource:
     """The labelled images of a recipe."""
-    count = recipe.images.count
+    _check_enough(images, "--images.count", recipe.images.count)
+    return ImageSource(images, recipe.images.count, recipe.images.copies, recipe.seed, Kind.LABELLED)
+
+
+def _check_enough(images: LabelledImages, flag: str, count: int) -> None:
     if len(images) < count:
         raise UserError(
-            f"--images.count is {count}, but only {len(images)} labelled images of {images.source} are used "
-            f"(--images-fraction {recipe.images.fraction:g}); lower it to {len(images)} at most (a multiple of "
-            "--batch.cores)"
+            f"{flag} is {count}, but {len(images)} images of {images.source} are used; lower it to {len(images)} at "
+            "most (a multiple of --batch.cores), or give more images"
         )
-    return ImageSource(images, count, recipe.images.copies, recipe.seed, Kind.LABELLED)

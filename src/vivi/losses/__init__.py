@@ -12,7 +12,7 @@ from vivi.losses.base import FrameLoss, Loss, VideoLoss
 from vivi.losses.contrastive import Contrastive
 from vivi.losses.exemplar import Exemplar, semi_hard_triplets
 from vivi.losses.infonce import InfoNCE, info_nce
-from vivi.losses.order import Order, Shuffle
+from vivi.losses.order import Order
 from vivi.losses.patches import Jigsaw, Location
 from vivi.losses.rotation import Rotation
 from vivi.losses.supervised import Supervised
@@ -27,7 +27,6 @@ __all__ = [
     "Loss",
     "Order",
     "Rotation",
-    "Shuffle",
     "Supervised",
     "VideoLoss",
     "info_nce",

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vivi.losses.layers import float32
+from vivi.losses.layers import at_least_float32
 
 Measured = tuple[Tensor, dict[str, Tensor]]  # a loss, and its metrics without gradients, of the same shape
 
@@ -50,14 +50,14 @@ class Loss(nn.Module):
 class FrameLoss(Loss):
     """A loss L_S on the representations h of frames, (shots, frames, d). Uniforms are (videos, shots + 1).
 
-    One that sees each frame several times, such as rotated, sets `copies` and `views`; its h is (copies, shots,
-    frames, d).
+    One that sees each frame several times, such as rotated, sets `view_count` and `views`; its h is (views,
+    shots, frames, d).
     """
 
-    copies: ClassVar[int] = 1
+    view_count: ClassVar[int] = 1
 
     def views(self, frames: Tensor) -> Tensor:
-        """What f sees: (cores, shots, frames, 3, H, W) -> (cores, copies, shots, frames, 3, H, W)."""
+        """What f sees: (cores, shots, frames, 3, H, W) -> (cores, views, shots, frames, 3, H, W)."""
         return frames.unsqueeze(1)
 
 
@@ -72,7 +72,7 @@ class VideoLoss(Loss):
 
 def cross_entropy(logits: Tensor, classes: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Mean cross-entropy and accuracy over some dimensions of the classes, from logits (*classes.shape, n)."""
-    scores = float32(logits).log_softmax(-1)
+    scores = at_least_float32(logits).log_softmax(-1)
     loss = -scores.gather(-1, classes.unsqueeze(-1)).squeeze(-1).mean(dims)
     return loss, (scores.argmax(-1) == classes).to(scores.dtype).mean(dims)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vivi.losses.base import FrameLoss, Measured
-from vivi.losses.layers import float32, linear
+from vivi.losses.layers import at_least_float32, linear
 from vivi.losses.pairs import mean_over_positives, split_pairs
 
 
@@ -30,7 +30,7 @@ class Contrastive(FrameLoss):
 
     def measure(self, h: Tensor, uniforms: Tensor | None = None) -> Measured:
         """h is (..., shots, frames, features). A query is right when its positive scores above every negative."""
-        embeddings = functional.normalize(float32(self.head(h)), dim=-1)  # (..., shots, frames, dimension)
+        embeddings = functional.normalize(at_least_float32(self.head(h)), dim=-1)  # (..., shots, frames, dimension)
         with torch.autocast(h.device.type, enabled=False):
             # (..., shots, frames, shots, frames)
             cosines = torch.einsum("...sfd,...tgd->...sftg", embeddings, embeddings)

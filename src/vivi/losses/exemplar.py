@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vivi.losses.base import FrameLoss, Measured
-from vivi.losses.layers import float32, linear
+from vivi.losses.layers import at_least_float32, linear
 from vivi.losses.pairs import mean_over_positives, split_pairs
 
 
@@ -38,7 +38,7 @@ class Exemplar(FrameLoss):
 
     def measure(self, h: Tensor, uniforms: Tensor | None = None) -> Measured:
         """h is (..., shots, frames, features)."""
-        embeddings = functional.normalize(float32(self.head(h)), dim=-1)  # (..., shots, frames, dimension)
+        embeddings = functional.normalize(at_least_float32(self.head(h)), dim=-1)  # (..., shots, frames, dimension)
         if self.triplets == "batch-hard":
             loss, violations = batch_hard_triplet_loss(embeddings, self.group)
         else:
@@ -106,6 +106,6 @@ def batch_hard_triplet_loss(embeddings: Tensor, group: int = 1) -> tuple[Tensor,
 def squared_distances(points: Tensor) -> Tensor:
     """Squared Euclidean distances, in float32 or wider: (..., n, d) -> (..., n, n)."""
     with torch.autocast(points.device.type, enabled=False):
-        points = float32(points)
+        points = at_least_float32(points)
         squares = points.square().sum(-1)
         return (squares.unsqueeze(-1) + squares.unsqueeze(-2) - 2 * points @ points.mT).clamp(min=0)

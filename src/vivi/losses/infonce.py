@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vivi.losses.base import Measured, VideoLoss
-from vivi.losses.layers import float32, linear, lstm, mlp
+from vivi.losses.layers import at_least_float32, linear, lstm, mlp
 
 
 class InfoNCE(VideoLoss):
@@ -81,7 +81,7 @@ class ShotSequence(nn.Module):
             raise ValueError(f"to predict {len(self.predict)} shots ahead takes more than {shots} shots of a video")
         # In float32: it is small, and LSTMs differ most between devices in what they make of autocast.
         with torch.autocast(e.device.type, enabled=False):
-            states, _ = self.lstm(float32(e).flatten(0, -3))  # (all videos, shots, hidden)
+            states, _ = self.lstm(at_least_float32(e).flatten(0, -3))  # (all videos, shots, hidden)
             steps = list(enumerate(self.predict, start=1))
             predictions = torch.cat([predict(states[:, : shots - step]) for step, predict in steps], dim=1)
         targets = torch.cat([torch.arange(step, shots, device=e.device) for step, _ in steps])
@@ -108,7 +108,7 @@ def info_nce_and_accuracy(predictions: Tensor, candidates: Tensor, targets: Tens
         raise ValueError("one video alone has no negatives")
     with torch.autocast(predictions.device.type, enabled=False):
         # (..., videos, predictions, videos, shots)
-        scores = torch.einsum("...vpd,...wkd->...vpwk", float32(predictions), float32(candidates))
+        scores = torch.einsum("...vpd,...wkd->...vpwk", at_least_float32(predictions), at_least_float32(candidates))
     own = scores.diagonal(dim1=-4, dim2=-2)  # (..., predictions, shots, videos)
     positive = own[..., torch.arange(count, device=own.device), targets, :].mT  # (..., videos, predictions)
     same = torch.eye(videos, dtype=torch.bool, device=own.device)[:, None, :, None]

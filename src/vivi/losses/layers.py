@@ -38,6 +38,6 @@ def lstm(features: int, hidden: int, layers: int) -> nn.LSTM:
     return module
 
 
-def float32(values: Tensor) -> Tensor:
+def at_least_float32(values: Tensor) -> Tensor:
     """The values in float32, or as they are if they are wider: distances and softmax need more than bfloat16."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

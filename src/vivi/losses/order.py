@@ -1,4 +1,4 @@
-"""The order losses: tell whether the shots of a video are in order."""
+"""The order loss: tell whether the shots of a video are in order."""
 
 from __future__ import annotations
 
@@ -12,30 +12,11 @@ from vivi.losses.layers import mlp
 
 
 class Order(VideoLoss):
-    """For two shots: they are reversed with probability one half, and an MLP on both tells whether they were."""
+    """Half of the videos are shuffled, two shots by reversing them, and an MLP on all shots tells which."""
 
     metrics: ClassVar = {"order_accuracy": "order accuracy"}
 
     def __init__(self, features: int, shots: int = 2, hidden: int = 512) -> None:
-        super().__init__()
-        self.classify = mlp(2 * features, hidden, 2)
-
-    def measure(self, e: Tensor, uniforms: Tensor | None = None) -> Measured:
-        """e is (..., videos, 2, features), uniforms (..., videos, 3), of which the first column decides."""
-        if e.shape[-2] != 2:
-            raise ValueError(f"Order is for 2 shots of a video, not {e.shape[-2]}: use Shuffle")
-        reverse = uniforms_for(e, uniforms)[..., 0] < 0.5  # (..., videos)
-        shots = torch.where(reverse[..., None, None], e.flip(-2), e)
-        loss, accuracy = cross_entropy(self.classify(shots.flatten(-2)), reverse.long(), (-1,))
-        return loss, {"order_accuracy": accuracy}
-
-
-class Shuffle(VideoLoss):
-    """For three shots and more: half of the videos are shuffled, and an MLP on all shots tells which."""
-
-    metrics: ClassVar = {"order_accuracy": "order accuracy"}
-
-    def __init__(self, features: int, shots: int, hidden: int = 512) -> None:
         super().__init__()
         self.classify = mlp(shots * features, hidden, 2)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vivi.data.augment.patches import PATCHES
 from vivi.losses.base import FrameLoss, Measured, cross_entropy
-from vivi.losses.layers import float32, linear
+from vivi.losses.layers import at_least_float32, linear
 
 CENTRE = PATCHES // 2
 DROPPED = 0.5  # share of the hidden units
@@ -23,12 +23,12 @@ _ORDERS, _DROPOUT = 1, 2
 
 
 class PatchLoss(FrameLoss):
-    """A loss on the nine patches of an image, which take the place of copies.
+    """A loss on the nine patches of an image, which are its views.
 
     `h` is (9, images, frames, d), `uniforms` any number for each batch.
     """
 
-    copies = PATCHES
+    view_count = PATCHES
 
     def views(self, frames: Tensor) -> Tensor:
         """(cores, shots, frames, 9, 3, s, s) -> (cores, 9, shots, frames, 3, s, s)."""
@@ -109,7 +109,7 @@ class PatchHead(nn.Module):
         core = torch.arange(len(h), device=h.device).view(-1, 1, 1, 1)
         image = torch.arange(patches.shape[1], device=h.device).view(-1, 1, 1)
         examples = patches[core, image, orders.unsqueeze(1)].flatten(3)  # (cores, images, shown, seen * dimension)
-        hidden = float32(self.hidden(examples))  # (cores, images, shown, hidden)
+        hidden = at_least_float32(self.hidden(examples))  # (cores, images, shown, hidden)
         # The core's own statistics in evaluation too: the head does not outlive training, so it keeps none.
         variance, mean = torch.var_mean(hidden, dim=(1, 2), correction=0, keepdim=True)
         hidden = ((hidden - mean) * torch.rsqrt(variance + 1e-5) * self.scale + self.shift).relu()

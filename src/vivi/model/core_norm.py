@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivi.losses.layers import float32
+from vivi.losses.layers import at_least_float32
 
 
 @dataclass
@@ -67,7 +67,7 @@ class CoreBatchNorm(nn.Module):
 
     def _many_cores(self, x: Tensor) -> Tensor:
         split = x.unflatten(0, (self.cores.count, -1))  # (cores, frames, channels, height, width)
-        mean, var = _statistics(float32(split), exact=x.dtype.itemsize >= 4)  # (cores, channels)
+        mean, var = _statistics(at_least_float32(split), exact=x.dtype.itemsize >= 4)  # (cores, channels)
         scale = self.weight * torch.rsqrt(var + self.eps)
         shift = self.bias - mean * scale
         y = split * scale[:, None, :, None, None] + shift[:, None, :, None, None]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from vivi import recipes
-from vivi.losses.layers import float32
+from vivi.losses.layers import at_least_float32
 from vivi.model.architecture import Architecture, architecture_of, glorot, memory_format
 from vivi.model.core_norm import CoreBatchNorm, Cores
 from vivi.model.files import backbone_with_weights, read_encoder
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
                 representations = self._forward_cores(frames)
             else:  # on a CPU one core after the other is twice as fast as statistics of several in one pass
                 representations = torch.cat([self._forward_cores(core) for core in frames.split(1)])
-        return float32(representations)
+        return at_least_float32(representations)
 
     def _forward_cores(self, frames: Tensor) -> Tensor:
         self.cores.count = len(frames)

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from vivi.model.files import Classifier
-
 _BATCH = 256
 
 
@@ -57,16 +55,15 @@ def top_k(logits: Tensor, labels: Tensor, ks: Sequence[int] = (1, 5)) -> tuple[i
 
 
 def top1_top5(
-    encoder: nn.Module,
-    classifier: Classifier,
+    network: nn.Module,
     images: Tensor,
     labels: Tensor,
     mean: Sequence[float],
     std: Sequence[float],
     device: torch.device | str,
 ) -> tuple[float, float]:
-    """The shares of images, uint8 (n, 3, size, size), whose label is the first guess, and among the first five."""
-    network = nn.Sequential(encoder, classifier.layer().to(device))
+    """The shares of images, uint8 (n, 3, size, size), whose label is the network's first guess, and among its first
+    five."""
     first, five = 0, 0
     for part, wanted in zip(images.split(_BATCH), labels.split(_BATCH), strict=True):
         right = top_k(encode(network, [part], mean, std, device), wanted)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vivi import losses, recipes
-from vivi.losses.layers import float32, linear
+from vivi.losses.layers import at_least_float32, linear
 from vivi.model.encoder import Encoder, build_encoder
 
 
@@ -39,20 +39,20 @@ class Vivi(nn.Module):
         return [(part, weight) for part, weight in all_of_them if part is not None]
 
     def represent(self, frames: Tensor, for_frame_loss: bool = True) -> Tensor:
-        """f: frames (cores, shots, frames, 3, size, size) -> representations h (cores, copies, shots, frames, d).
+        """f: frames (cores, shots, frames, 3, size, size) -> representations h (cores, views, shots, frames, d).
 
-        The copies are those of the frame loss; where it does not see the frames, they are one.
+        The views are those of the frame loss; where it does not see the frames, there is one.
         """
         views = self.frame_loss.views(frames) if self.frame_loss and for_frame_loss else frames.unsqueeze(1)
         h: Tensor = self.encoder(views.flatten(1, 3)).unflatten(1, views.shape[1:4])
         return h
 
-    def for_frame_loss(self, h: Tensor) -> Tensor:
-        """What the frame loss sees of h: the copies that it made, or without that dimension where it makes none."""
-        return h if self.frame_loss is not None and self.frame_loss.copies > 1 else h[:, 0]
+    def frame_loss_input(self, h: Tensor) -> Tensor:
+        """What the frame loss sees of h: all views, or, where there is one, h without that dimension."""
+        return h if self.frame_loss is not None and self.frame_loss.view_count > 1 else h[:, 0]
 
     def embed_shots(self, h: Tensor) -> Tensor:
-        """p and its linear layer, on the first copy, which is not rotated: -> e (cores, videos, K, shot_features)."""
+        """p and its linear layer, on the first view, which is not rotated: -> e (cores, videos, K, shot_features)."""
         e: Tensor = self.embed_shot(self.pooling(h[:, 0])).unflatten(1, (-1, self.shots))
         return e
 
@@ -62,7 +62,7 @@ class MeanPooling(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """(..., frames, d) -> (..., d)."""
-        return float32(h).mean(-2)
+        return at_least_float32(h).mean(-2)
 
 
 class AttentionPooling(nn.Module):
@@ -75,8 +75,8 @@ class AttentionPooling(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """(..., frames, d) -> (..., d)."""
-        weights = float32(self.score(h)).softmax(-2)  # (..., frames, 1)
-        return (weights * float32(h)).sum(-2)
+        weights = at_least_float32(self.score(h)).softmax(-2)  # (..., frames, 1)
+        return (weights * at_least_float32(h)).sum(-2)
 
 
 def build_loss(settings: recipes.LossSettings | None, features: int, shots: int) -> losses.Loss | None:

@@ -336,7 +336,9 @@ def read_settings(corpus: Path) -> dict[str, Any]:
     except PermissionError:
         raise UserError(f"{path} may not be read; change its permissions") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}); prepare into another folder") from None
+        raise UserError(
+            f"{path} cannot be read ({first_line(error)}); is {corpus} a corpus made by vivi prepare?"
+        ) from None
     version = settings.get("format_version") if isinstance(settings, dict) else None
     if version != FORMAT_VERSION:
         raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")

@@ -132,7 +132,7 @@ def prepare(
             f"cannot write {error}; what is in {out} stays valid: make room and run the same command again"
         ) from error
     except OSError as error:
-        raise UserError(f"cannot work in {out}: {error}; mend that and run the same command again") from error
+        raise UserError(f"cannot work in {out}: {error}; fix that and run the same command again") from error
 
 
 def _write_index(out: Path, console: Console) -> None:

@@ -1,6 +1,6 @@
 """Recipes: everything that decides what is learned. Every method of the paper is one, in three sizes."""
 
-from vivi.recipes.losses import Exemplar, InfoNCE, Jigsaw, Location, LossSettings, Order, Rotation, Shuffle
+from vivi.recipes.losses import Exemplar, InfoNCE, Jigsaw, Location, LossSettings, Order, Rotation
 from vivi.recipes.scaled import METHODS, PAPER, RECIPES
 from vivi.recipes.schema import Augment, Batch, Encoder, Images, Loss, Optimiser, Recipe
 
@@ -22,5 +22,4 @@ __all__ = [
     "Order",
     "Recipe",
     "Rotation",
-    "Shuffle",
 ]

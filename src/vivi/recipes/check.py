@@ -76,8 +76,8 @@ def _check_augment(recipe: Recipe) -> None:
     if recipe.loss.frame is not None and recipe.sees_patches:
         require(
             augment == replace(PATCHES, size=augment.size),
-            f"--loss.frame {recipe.loss.frame.name} cuts patches from the whole image: of --augment, only the size "
-            "can be set",
+            f"--loss.frame {recipe.loss.frame.name} cuts patches from the whole image, and of --augment it allows "
+            "the size alone: start from a recipe that has this loss, jigsaw or rel-pat-loc",
         )
 
 

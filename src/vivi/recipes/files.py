@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vivi.recipes.losses import FRAME_LOSSES, VIDEO_LOSSES, LossSettings
 from vivi.recipes.scaled import RECIPES
-from vivi.recipes.schema import Recipe
-from vivi.runtime.errors import UserError
+from vivi.recipes.schema import Loss, Recipe
+from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import read_file
 
 _LONGEST_NAME = 200
@@ -33,16 +33,18 @@ def find_recipe(name: str) -> Recipe:
         return RECIPES[name]
     path = Path(name)
     try:
-        if path.suffix == ".json" or path.exists():
+        if name and (path / "corpus.json").exists():
+            raise UserError(f"{name} is a corpus, not a recipe: vivi train RECIPE --corpus {name}")
+        if name and (path.suffix == ".json" or path.exists()):
             return read_recipe(path / "recipe.json" if path.is_dir() else path)
     except OSError as error:  # a name too long, a folder that may not be searched
         raise UserError(f"'{name}' is no recipe, and as a path: {error.strerror}; vivi recipes lists them") from None
-    raise UserError(f"there is no recipe '{name}'{_did_you_mean(name, RECIPES)}; vivi recipes lists them all")
+    raise UserError(f"there is no recipe '{name}'{_did_you_mean(name, RECIPES)}: vivi recipes lists them all")
 
 
 def read_recipe(path: Path) -> Recipe:
     """A recipe.json; every field must be known and of its type, missing ones have their default."""
-    recipe = parse_recipe(read_recipe_json(path), str(path))
+    recipe: Recipe = _parse_dataclass(Recipe, read_recipe_json(path), str(path), "")
     if not recipe.name.isprintable() or len(recipe.name) > _LONGEST_NAME:
         raise UserError(
             f"{path}: the name {recipe.name[:80]!a} cannot be printed, or has over {_LONGEST_NAME} characters; "
@@ -55,13 +57,9 @@ def read_recipe_json(path: Path) -> Any:
     try:
         return json.loads(read_file(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as a recipe ({error}); mend it, or name another one") from None
-
-
-def parse_recipe(content: Any, where: str) -> Recipe:
-    recipe = _parse_dataclass(Recipe, content, where, "")
-    assert isinstance(recipe, Recipe)
-    return recipe
+        raise UserError(
+            f"{path} cannot be read as a recipe ({first_line(error)}); correct it, or take another"
+        ) from None
 
 
 def recipe_json(recipe: Recipe) -> str:
@@ -150,10 +148,22 @@ def _parse_dataclass(kind: Any, content: Any, where: str, prefix: str) -> Any:
     hints = {field.name: hints[field.name] for field in fields(kind)}
     for name in content:
         if name not in hints:
-            raise UserError(f"{where}: there is no field {prefix + name[:80]!r}{_did_you_mean(name[:80], hints)}")
+            hint = _setting_of_a_loss(name) if kind is Loss else ""
+            hint = hint or _did_you_mean(name[:80], hints)
+            raise UserError(f"{where}: there is no field {prefix + name[:80]!r}{hint}")
     if kind is Recipe and "name" not in content:
         raise UserError(f"{where}: the field 'name' is missing")
     return kind(**{name: _parse(hints[name], value, where, prefix + name) for name, value in content.items()})
+
+
+def _setting_of_a_loss(name: str) -> str:
+    """Where a field is that older recipes have in `loss` itself."""
+    of_losses = {"exemplar_features": "loss.frame.dimension"}
+    for place, losses in LOSSES.items():
+        of_losses |= {
+            field.name: f"{place}.{field.name}" for loss in losses.values() if loss for field in fields(loss)
+        }
+    return f"; in this version of vivi it is {of_losses[name]}" if name in of_losses else ""
 
 
 def _parse(kind: Any, value: Any, where: str, name: str) -> Any:
@@ -170,11 +180,12 @@ def _parse(kind: Any, value: Any, where: str, name: str) -> Any:
         inner = get_args(kind)
         if isinstance(value, list | tuple) and (inner[-1] is Ellipsis or len(value) == len(inner)):
             return tuple(_parse(inner[0], item, where, name) for item in value)
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
-        return float(value)
+    elif kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
+            return float(value)
     elif type(value) is kind:
         return value
-    raise UserError(f"{where}: {name} is {_short(value)}, which is no {_in_words(kind)}")
+    raise UserError(f"{where}: {name} is {_short(value)}; it must be {_in_words(kind)}")
 
 
 def _parse_loss(value: Any, where: str, name: str) -> LossSettings | None:
@@ -182,6 +193,8 @@ def _parse_loss(value: Any, where: str, name: str) -> LossSettings | None:
     known = LOSSES[name]
     settings = dict(value) if isinstance(value, dict) else {_KIND: "none" if value is None else value}
     chosen = settings.pop(_KIND, None)
+    if isinstance(value, dict) and _KIND not in value:
+        raise UserError(f"{where}: {name} has no field '{_KIND}'; it must name the loss: {', '.join(known)}")
     if not isinstance(chosen, str) or chosen not in known:
         raise _not_one_of(known, chosen, where, name)
     if known[chosen] is None:
@@ -203,10 +216,10 @@ def _short(value: Any) -> str:
 def _in_words(kind: Any) -> str:
     if get_origin(kind) is tuple:
         count = "" if Ellipsis in get_args(kind) else f"{len(get_args(kind))} "
-        return f"list of {count}numbers"
-    return {int: "whole number", float: "finite number", bool: "true or false", str: "text"}[kind]
+        return f"a list of {count}numbers"
+    return {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[kind]
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    return f" (did you mean '{close[0]}'?)" if close else ""

@@ -28,7 +28,7 @@ class LossSettings:
     @property
     def name(self) -> str:
         """On the command line, in recipe.json and in metrics.jsonl."""
-        return type(self).__name__.lower()
+        return (self.module or type(self)).__name__.lower()
 
     def check(self, recipe: Recipe) -> None:
         """Raises where the loss cannot work with the rest of the recipe."""
@@ -115,26 +115,15 @@ class InfoNCE(LossSettings):
 
 @dataclass(frozen=True)
 class Order(LossSettings):
-    """Tell whether the two shots of a video are in order or reversed."""
+    """Tell whether the shots of a video are in order or shuffled (two shots: reversed)."""
 
     def check(self, recipe: Recipe) -> None:
-        require(recipe.batch.shots == 2, "--loss.video order needs --batch.shots 2 (for more: --loss.video shuffle)")
-
-
-@dataclass(frozen=True)
-class Shuffle(LossSettings):
-    """Tell whether the shots of a video, three or more, are in order or shuffled."""
-
-    def check(self, recipe: Recipe) -> None:
-        require(
-            recipe.batch.shots >= 3,
-            "--loss.video shuffle needs --batch.shots 3 or more (for two: --loss.video order)",
-        )
+        require(recipe.batch.shots >= 2, "--loss.video order compares shots: --batch.shots must be at least 2")
 
 
 # The losses that can be chosen by name, on the command line and in recipe.json.
 FRAME_LOSSES: tuple[type[LossSettings], ...] = (Exemplar, Rotation, Jigsaw, Location)
-VIDEO_LOSSES: tuple[type[LossSettings], ...] = (InfoNCE, Order, Shuffle)
+VIDEO_LOSSES: tuple[type[LossSettings], ...] = (InfoNCE, Order)
 
 
 def check_pairs_of_frames(recipe: Recipe, name: str) -> None:

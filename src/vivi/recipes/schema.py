@@ -91,7 +91,8 @@ class Augment:
     grey: float = 0.0
     """Share of the shots, or images, that are grey in all their frames; 0.66 in Kolesnikov's exemplar."""
     standardise: bool = False
-    """Each frame to a mean of 0 and a deviation of 1, as in Kolesnikov's exemplar, instead of colours in [-1, 1]."""
+    """Each frame to a mean of 0 and a deviation of 1, as in Kolesnikov's exemplar, instead of colours in [-1, 1],
+    which is what evaluation gives the encoder in any case."""
     policy: Literal["none", "imagenet", "v0"] = "none"
     """AutoAugment instead of all colour: the policy in the paper's table (imagenet), or in its authors' code (v0)."""
 
@@ -128,7 +129,7 @@ class Optimiser:
     """Learning rate after the warm-up."""
     momentum: float = 0.9
     weight_decay: float = 1e-4
-    """L2 on kernels only: no biases, no norms."""
+    """L2 on kernels only, all parameters of two dimensions or more: no biases, no norms."""
     warmup: int = 5_000
     """Steps of linear warm-up from 0."""
     decay_at: tuple[int, ...] = (90_000, 110_000)

@@ -79,10 +79,10 @@ class World:
         return values
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
+        """Whether the flag is set in any process. The host waits for the other hosts, not for the GPU."""
         if self.size == 1:
             return flag
-        count = torch.tensor(float(flag), device=self.device)
+        count = torch.tensor(float(flag))
         dist.all_reduce(count)
         return bool(count.item() > 0)
 
@@ -156,7 +156,7 @@ def join_world(device: str) -> Iterator[World]:
         return
     if here.type == "cuda":
         torch.cuda.set_device(here)
-    _init_process_group("nccl" if here.type == "cuda" else "gloo", rank, size)
+    _init_process_group("cpu:gloo,cuda:nccl" if here.type == "cuda" else "gloo", rank, size)
     quiet = False
     try:
         yield World(here, rank, size)

@@ -93,7 +93,7 @@ def checkpoints(folder: Path) -> list[Path]:
         return []
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be read ({error.strerror}); mend that and run the same command again"
+            f"{folder} cannot be read ({error.strerror}); fix that and run the same command again"
         ) from None
     return sorted((path for path in entries if re.fullmatch(r"step-\d+\.safetensors", path.name)), key=_step)
 

@@ -89,6 +89,8 @@ def open_data(recipe: Recipe, paths: DataPaths) -> TrainingData:
         images = find_images(paths.images, labels=recipe.images.count > 0)
         if recipe.images.count > 0:
             labelled = _labels_in_use(images, recipe, paths.images_list)
+        if len(images.classes) < 2 and paths.images_test is not None:
+            raise UserError(f"{paths.images} has no classes to test: remove --images-test")
         if len(images.classes) > 1:
             test = find_test_images(paths.images, paths.images_test, (labelled or images).classes)
     videos_source: CorpusSource | ImageSource | None = None
@@ -128,18 +130,13 @@ def prefetch_steps(
         source: Source = data.videos_source
         if isinstance(source, CorpusSource):
             source = keep_resident(source, recipe, execution, world, len(steps), console) or source
-        elif execution.resident == "on":
-            raise UserError(f"{recipe.name} learns from no videos: remove --resident")
-        threads_now = 0 if isinstance(source, ResidentSource) else threads
-        see = partial(_augment_frames, recipe=recipe, dtype=dtype)
-        videos = Loader(source, see, cores, recipe.batch.cores, size.videos, device, threads_now)
-    elif execution.resident == "on":
-        raise UserError(f"{recipe.name} learns from no videos: remove --resident")
-    if data.labelled_source is not None and data.labelled is not None:
-        fewer = max(1, threads // 2) if recipe.batch.videos and not execution.threads else threads
-        see = partial(_augment_labelled, recipe=recipe, dtype=dtype)
-        source, labels = data.labelled_source, data.labelled.labels
-        images = Loader(source, see, cores, recipe.batch.cores, size.images, device, fewer, labels)
+        decoders = 0 if isinstance(source, ResidentSource) else threads
+        augment_batch = partial(_augment_frames, recipe=recipe, dtype=dtype)
+        videos = Loader(source, augment_batch, cores, recipe.batch.cores, size.videos, device, decoders)
+    if data.labelled_source is not None:
+        decoders = max(1, threads // 2) if recipe.batch.videos and not execution.threads else threads
+        augment_batch = partial(_augment_labelled, recipe=recipe, dtype=dtype)
+        images = Loader(data.labelled_source, augment_batch, cores, recipe.batch.cores, size.images, device, decoders)
     return Prefetch(videos, images, steps, device, micro_batch_bytes(recipe, size, dtype))
 
 

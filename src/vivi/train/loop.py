@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 
 from vivi.data.loader import MicroBatch
-from vivi.data.prefetch import Prefetch, Step
+from vivi.data.prefetch import Prefetch, StepInput
 from vivi.model.vivi import Vivi
 from vivi.recipes import Recipe
 from vivi.runtime.console import SafeConsole
@@ -19,9 +19,9 @@ from vivi.runtime.distributed import World, only_rank_0_explains
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
 from vivi.train.optimiser import build_optimiser, learning_rate
-from vivi.train.run import RunWriter
 from vivi.train.settings import Execution
 from vivi.train.step import Metrics, compute_gradients
+from vivi.train.writer import RunWriter
 
 
 class Trainer:
@@ -31,7 +31,7 @@ class Trainer:
         self.model, self.recipe, self.world = model, recipe, world
         self.optimiser = build_optimiser(model, recipe.optimiser)
 
-    def step(self, batch: Step) -> Metrics:
+    def step(self, batch: StepInput) -> Metrics:
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(batch.number, self.recipe.optimiser)
         self.optimiser.zero_grad(set_to_none=True)
@@ -65,9 +65,9 @@ class Loop:
             self.writer.log(0, self.writer.monitor(self.trainer.model))
         clock = Clock(self.recipe, start)
         for batch in steps:
-            videos, images = self._pass_on("augmented", batch.videos), self._pass_on("labelled", batch.images)
+            videos, images = self._watched("augmented", batch.videos), self._watched("labelled", batch.images)
             with _out_of_memory():
-                metrics = self.trainer.step(Step(batch.number, videos, images))
+                metrics = self.trainer.step(StepInput(batch.number, videos, images))
             step = batch.number + 1
             self.unchecked.append((step, metrics))
             last = step == self.recipe.steps
@@ -91,7 +91,7 @@ class Loop:
                     self.writer.console.print(f"saved step {step} of {self.recipe.steps}")
                 raise KeyboardInterrupt
 
-    def _pass_on(self, name: str, micro_batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+    def _watched(self, name: str, micro_batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         """The micro-batches; on their way the first one is written as a picture, and what is damaged is named."""
         for micro_batch in micro_batches:
             if self.writer is not None:
@@ -149,8 +149,11 @@ class Clock:
 def _out_of_memory() -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        on_host = isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
+        if not on_host and not isinstance(error, torch.OutOfMemoryError):
+            raise
         raise UserError(
-            "the GPU has too little memory for a micro-batch: try a smaller --micro-batch (in cores), or, with "
-            "--micro-batch 1, a recipe with more --batch.cores or a smaller encoder"
+            f"the {'machine' if on_host else 'GPU'} has too little memory for a micro-batch: try a smaller "
+            "--micro-batch (in cores); with --micro-batch 1, more --batch.cores or a smaller encoder"
         ) from None

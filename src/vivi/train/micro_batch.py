@@ -63,11 +63,11 @@ def _cores_of_images(model: Vivi, recipe: Recipe, of_videos: int, cores: int) ->
 
 
 def frames_of_encoder(model: Vivi, recipe: Recipe) -> tuple[int, int]:
-    """What the encoder sees of a step's videos and of its labelled images, all copies counted."""
+    """What the encoder sees of a step's videos and of its labelled images, all views counted."""
     batch, images = recipe.batch, recipe.images
-    copies = model.frame_loss.copies if model.frame_loss else 1
-    of_videos = batch.videos * batch.shots * batch.frames * copies
-    return of_videos, images.count * images.copies * (copies if recipe.loss.on_labelled else 1)
+    views = model.frame_loss.view_count if model.frame_loss else 1
+    of_videos = batch.videos * batch.shots * batch.frames * views
+    return of_videos, images.count * images.copies * (views if recipe.loss.on_labelled else 1)
 
 
 def activation_bytes(model: Vivi, size: int, device: torch.device) -> int:

@@ -22,7 +22,6 @@ from vivi.data.index import Index, read_frames
 from vivi.data.packed import Image, pack
 from vivi.data.squares import sample_squares
 from vivi.model.features import encode, top1_top5
-from vivi.model.files import Classifier
 from vivi.model.vivi import Vivi
 
 _BATCH = 256  # frames that the encoder sees at once
@@ -208,10 +207,8 @@ class Monitor:
         values = measure_features(model.encoder, frames) if frames else {}
         if model.supervised_loss is not None and self.test is not None and len(self.test.frames):
             head = model.supervised_loss.head
-            classifier = Classifier(head.weight.detach(), head.bias.detach(), ())
-            top1, top5 = top1_top5(
-                model.encoder, classifier, self.test.frames, self.test.groups, _HALF, _HALF, head.weight.device
-            )
+            network = nn.Sequential(model.encoder, head)
+            top1, top5 = top1_top5(network, self.test.frames, self.test.groups, _HALF, _HALF, head.weight.device)
             values["top1"] = top1
             if head.out_features > 5:  # else it is always right
                 values["top5"] = top5

@@ -94,7 +94,8 @@ def _draw_panel(axes: Axes, title: str, names: Sequence[str], lines: Sequence[di
             axes.plot([*points], [*points.values()], label=name.replace("_", " "), color=colour, linestyle=style)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("step", fontsize=8)
-    axes.set_ylim(bottom=0)
+    if axes.get_ylim()[0] > 0:
+        axes.set_ylim(bottom=0)
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.3)
     if axes.lines:

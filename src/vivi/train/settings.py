@@ -34,13 +34,17 @@ class DataPaths:
             ("--images", self.images, recipe.learns_from_images, "images"),
         ):
             if wanted and given is None:
-                raise UserError(f"{recipe.name} learns from {what}: say where they are, {flag} {what}/")
+                given_as = "a corpus made by vivi prepare" if what == "videos" else "a folder or list of images"
+                raise UserError(f"{recipe.name} learns from {what}: give {given_as}, {flag} PATH")
             if given is not None and not wanted:
                 raise UserError(f"{recipe.name} learns from no {what}: remove {flag}, or choose another recipe")
         if not recipe.learns_from_images and (self.images_list or self.images_test):
             raise UserError(f"{recipe.name} learns from no images: remove --images-list and --images-test")
         if recipe.images.count == 0 and self.images_list is not None:
             raise UserError(f"{recipe.name} learns from no labels: remove --images-list")
+        for flag, path in (("images", self.images), ("list", self.images_list), ("test", self.images_test)):
+            if path is not None and not path.exists():
+                raise UserError(f"--images{'' if flag == 'images' else '-' + flag} {path} does not exist")
         if self.corpus is not None:
             Corpus(self.corpus)
 
@@ -73,7 +77,14 @@ class Execution:
     def compiles(self, on_gpu: bool) -> bool:
         return self.compile == "on" or (self.compile == "auto" and on_gpu)
 
-    def check(self) -> None:
+    def check(self, recipe: Recipe) -> None:
+        """Raises where a value is out of its range, or does not go with the recipe."""
         count = (1, 10**9)
         check_ranges(self, {"threads": (0, 1024), "micro_batch": (0, 10**9), "keep": count})
         check_ranges(self, {"log_every": count, "monitor_every": count, "checkpoint_every": count})
+        if self.micro_batch and recipe.batch.cores % self.micro_batch:
+            raise UserError(
+                f"--micro-batch {self.micro_batch} does not divide the recipe's {recipe.batch.cores} cores evenly"
+            )
+        if self.resident == "on" and not recipe.learns_from_videos:
+            raise UserError(f"{recipe.name} learns from no videos: remove --resident")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vivi.data.loader import MicroBatch
 from vivi.losses import Loss
-from vivi.losses.layers import float32
+from vivi.losses.layers import at_least_float32
 from vivi.model.vivi import Vivi
 from vivi.recipes import Recipe
 from vivi.runtime.distributed import World
@@ -32,7 +32,7 @@ def compute_gradients(
     gradient of the whole step. Returns losses and metrics, as means over all cores."""
     loss, cores, totals = recipe.loss, recipe.batch.cores, Totals()
     # L_S is the mean over videos and labelled images where it sees both.
-    share = 0.5 if recipe.batch.videos and recipe.images.count and loss.on_labelled else 1.0
+    frame_share = 0.5 if recipe.batch.videos and recipe.images.count and loss.on_labelled else 1.0
     across_cores = model.video_loss is not None and model.video_loss.across_cores
     dL_V: list[Tensor] = []  # ∂λL_V/∂e of each micro-batch
 
@@ -51,9 +51,9 @@ def compute_gradients(
 
     for number, batch in enumerate(videos):
         terms = []
-        h = model.represent(batch.frames)  # f: (cores, copies, shots, frames, d)
+        h = model.represent(batch.frames)  # f: (cores, views, shots, frames, d)
         if model.frame_loss is not None:  # L_S
-            terms.append(term(model.frame_loss, model.for_frame_loss(h), batch.uniforms, share=share))
+            terms.append(term(model.frame_loss, model.frame_loss_input(h), batch.uniforms, share=frame_share))
         if model.contrastive is not None:
             terms.append(term(model.contrastive, h[:, 0], None, loss.contrastive_weight))
         if model.video_loss is not None:
@@ -70,7 +70,7 @@ def compute_gradients(
         h = model.represent(batch.frames, for_frame_loss=loss.on_labelled)  # (cores, views, images, copies, d)
         terms = [term(model.supervised_loss, h, batch.labels, loss.supervised_weight)]  # γ L_SUP
         if loss.on_labelled and model.frame_loss is not None:
-            terms.append(term(model.frame_loss, model.for_frame_loss(h), batch.uniforms, share=share))
+            terms.append(term(model.frame_loss, model.frame_loss_input(h), batch.uniforms, share=frame_share))
         torch.stack(terms).sum().backward()
 
     return totals.means(model, recipe, world)
@@ -90,8 +90,8 @@ def video_loss_across_cores(
     uniforms = world.all_gather(torch.cat([batch.uniforms for batch in videos])).flatten(0, 1)[None]
     L_V, metrics = model.video_loss.measure(e, uniforms)  # (1,)
     parameters = list(model.video_loss.parameters())
-    dL_V, *of_g = torch.autograd.grad(recipe.loss.video_weight * L_V.sum(), [e, *parameters])
-    for parameter, gradient in zip(parameters, of_g, strict=True):
+    dL_V, *g_gradients = torch.autograd.grad(recipe.loss.video_weight * L_V.sum(), [e, *parameters])
+    for parameter, gradient in zip(parameters, g_gradients, strict=True):
         parameter.grad = gradient / world.size  # nothing else in a step gives g a gradient
     totals.add({name: value.expand(len(local)) for name, value in {model.video_loss.name: L_V, **metrics}.items()})
     by_core = dL_V[0].unflatten(0, (-1, local.shape[1]))  # (all cores, videos, K, d)
@@ -109,7 +109,7 @@ class Totals:
     def add(self, values: Metrics, share: float = 1.0) -> None:
         """Adds what each core has, (cores,) each."""
         for name, value in values.items():
-            total = share * float32(value.detach()).sum()
+            total = share * at_least_float32(value.detach()).sum()
             self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def means(self, model: Vivi, recipe: Recipe, world: World) -> Metrics:

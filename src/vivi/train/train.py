@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from vivi.train.loop import Loop, Trainer
 from vivi.train.micro_batch import MicroBatchSize, choose_size
 from vivi.train.monitor import MOST_IMAGES, open_monitor
 from vivi.train.pictures import draw_curves
-from vivi.train.run import IN_WORDS, RunWriter, open_run, write_results
+from vivi.train.run import FINGERPRINTS, open_run, version_of
 from vivi.train.settings import DataPaths, Execution
+from vivi.train.writer import RunWriter, write_results
 
 
 def train(
@@ -54,7 +55,7 @@ def train(
             console = console if world.rank == 0 else Console(quiet=True)
             _train(recipe, named, paths, out, execution, console, world)
     except StorageError as error:
-        remedy = "make room" if error.full else "mend that"
+        remedy = "make room" if error.full else "fix that"
         raise UserError(
             f"cannot write {error}; what was saved before is intact: {remedy} and run the same command again"
         ) from error
@@ -71,7 +72,7 @@ def check_runs(recipes: Sequence[Recipe], paths: DataPaths) -> None:
 
 def _check(recipe: Recipe, execution: Execution, world: World) -> None:
     check_recipe(recipe)
-    execution.check()
+    execution.check(recipe)
     world.share_of(recipe.batch.cores)
 
 
@@ -81,7 +82,7 @@ def _train(
     opened = world.on_rank_0(lambda: open_data(recipe, paths))  # and keeps an index, which the others find
     data = world.together(lambda: opened or open_data(recipe, paths))
     world.check_same(lambda: _claims(recipe, data))
-    model, size = world.together(lambda: set_up(recipe, data, execution, world))
+    model, size = world.together(lambda: set_up(_resumable(recipe, out), data, execution, world))
     trainer = Trainer(model, recipe, world)
     world.on_rank_0(lambda: open_run(out, recipe, named, data))
     start = _restore(trainer, out, console)
@@ -120,6 +121,14 @@ def _train(
         raise KeyboardInterrupt
 
 
+def _resumable(recipe: Recipe, out: Path) -> Recipe:
+    """The recipe, but with a run's own encoder in place of the weights it started from: the checkpoint replaces them
+    in any case, and they may be gone."""
+    if not recipe.encoder.start or not (out / "encoder.json").exists():
+        return recipe
+    return replace(recipe, encoder=replace(recipe.encoder, start=str(out)))
+
+
 def set_up(recipe: Recipe, data: TrainingData, execution: Execution, world: World) -> tuple[Vivi, MicroBatchSize]:
     """The model on the device, with its precision and compiled, and how many cores to compute at once."""
     model = build_model(recipe, len(data.classes)).to(world.device).train()
@@ -136,20 +145,12 @@ def _claims(recipe: Recipe, data: TrainingData) -> Claims:
     """What every process of a run must have alike. Each makes its part of every batch by itself: were their recipes
     or data not the same, nothing would stop, and the encoder would be wrong."""
     versions = ("vivi", "torch", "timm")
-    claims: dict[str, tuple[Any, str]] = {f"has {name}": (_version(name), _version(name)) for name in versions}
+    claims: dict[str, tuple[Any, str]] = {f"has {name}": (version_of(name), version_of(name)) for name in versions}
     claims |= {f"has --{name.replace('_', '-')}": (value, str(value)) for name, value in flat(recipe).items()}
     fingerprints, places = data.fingerprints(), data.places()
-    for name, (what, place) in IN_WORDS.items():
+    for name, (what, place) in FINGERPRINTS.items():
         claims[f"learns from {what},"] = fingerprints.get(name), str(places.get(place))
     return claims
-
-
-def _version(name: str) -> str:
-    """Without what stands after a +: builds for several GPUs are of one version."""
-    try:
-        return version(name).partition("+")[0]
-    except PackageNotFoundError:  # run from its source
-        return "of unknown version"
 
 
 def _write_again(out: Path, model: Vivi, classes: tuple[str, ...], recipe: Recipe, step: int) -> None:
@@ -204,11 +205,10 @@ def _describe(recipe: Recipe, named: Recipe, model: Vivi, data: TrainingData, wo
         say(note, "yellow")
     videos = data.videos_source
     if isinstance(videos, CorpusSource):
-        usable, index = videos.eligible, videos.index
-        dropped = (
-            f", {usable.dropped:,} with fewer than {recipe.batch.shots} shots left out" if usable.dropped else ""
-        )
-        say(f"{index.corpus}: {len(usable.videos):,} training videos{dropped}, {int(index.test.sum()):,} held out")
+        index, held_out, used = videos.index, int(videos.index.test.sum()), len(videos.eligible)
+        unused = len(index) - held_out - used
+        left_out = f", {unused:,} with fewer than {recipe.batch.shots} shots left out" if unused else ""
+        say(f"{index.corpus}: {used:,} training videos{left_out}, {held_out:,} held out")
     if isinstance(videos, ImageSource):
         say(f"{videos.images.source}: {len(videos.images):,} images, their labels unused")
     if data.labelled is not None:

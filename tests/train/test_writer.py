@@ -22,13 +22,13 @@ from vivi.model.files import read_classifier
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipes import RECIPES, Recipe
 from vivi.runtime.distributed import World
-from vivi.train import run as run_module
+from vivi.train import writer as writer_module
 from vivi.train.checkpoint import restore
 from vivi.train.loop import Trainer
 from vivi.train.metrics import MetricsLog, read_metrics
 from vivi.train.monitor import Monitor, Watched
 from vivi.train.pictures import draw_curves, picture_of_images, picture_of_shots
-from vivi.train.run import RunWriter
+from vivi.train.writer import RunWriter
 
 CPU = World(torch.device("cpu"))
 NOTHING = Monitor(None, None)
@@ -190,7 +190,7 @@ def test_saving_writes_a_checkpoint_and_the_results_and_draws_now_and_then(
         writer.save(6, model, optimiser, draw=True)
         assert curves.exists()
         curves.unlink()
-        monkeypatch.setattr(run_module, "_SECONDS_BETWEEN_CURVES", 0)
+        monkeypatch.setattr(writer_module, "_SECONDS_BETWEEN_CURVES", 0)
         writer.save(7, model, optimiser, draw=False)
         assert curves.exists()
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3

@@ -1,0 +1,104 @@
+"""What rank 0 writes to the folder of a run while it trains."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from vivi.model.files import Classifier, write_classifier, write_encoder
+from vivi.model.vivi import Vivi
+from vivi.recipes import Recipe
+from vivi.runtime.progress import ProgressLine
+from vivi.train.checkpoint import save, state_tensors
+from vivi.train.metrics import MetricsLog
+from vivi.train.monitor import Monitor
+from vivi.train.pictures import draw_curves, picture_of_images, picture_of_shots, write_png
+
+_SECONDS_BETWEEN_CURVES = 30  # a drawing takes one
+
+
+def write_results(out: Path, model: Vivi, classes: tuple[str, ...], recipe: str, step: int) -> None:
+    """The encoder, and the classifier where there is one."""
+    write_encoder(out, model.encoder, recipe, step)
+    if model.supervised_loss is not None:
+        head = model.supervised_loss.head
+        write_classifier(out, Classifier(head.weight, head.bias, classes), step)
+
+
+class RunWriter:
+    """Writes a run while it trains, from step `start` on; rank 0 has one. Use it as a context manager."""
+
+    def __init__(
+        self,
+        out: Path,
+        recipe: Recipe,
+        model: Vivi,
+        classes: tuple[str, ...],
+        monitor: Monitor,
+        start: int,
+        keep: int,
+        console: Console,
+    ) -> None:
+        self.out, self.recipe, self.classes, self.keep, self.console = out, recipe, classes, keep, console
+        self.losses = [loss for loss, _ in model.weighted_losses(recipe.loss)]
+        self._monitor = monitor
+        self._log = MetricsLog(out, start or -1)
+        self._progress = ProgressLine("train", recipe.steps, console, start)
+        # What stands in the progress line, of all that is logged, and under which name.
+        metrics = {name: label for loss in self.losses for name, label in loss.metrics.items() if label}
+        losses = {loss.name: loss.label or loss.name for loss in self.losses}
+        self._shown = {"loss": "loss", **losses, **metrics, **Monitor.SHOWN}
+        self._latest: dict[str, float] = {}
+        self._pictures = set[str]() if start == 0 else {"augmented", "labelled"}  # that are written
+        self._drawn = -math.inf  # when the curves last were
+
+    def monitor(self, model: Vivi) -> dict[str, float]:
+        """What the held-out frames and test images say of the encoder."""
+        # Not worth compiling once more: it runs seldom, and in other shapes.
+        with torch.compiler.set_stance("force_eager"):
+            return self._monitor.measure(model)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """A step is done; values, when there are some to log."""
+        if values:
+            self._log.log(step, values)
+        self._latest.update(values)
+        parts = [f"step {step}/{self.recipe.steps}"]
+        parts += [f"{label} {self._latest[name]:.3f}" for name, label in self._shown.items() if name in self._latest]
+        if "frames_per_second" in self._latest:
+            parts.append(f"{self._latest['frames_per_second']:,.0f} frames/s")
+        self._progress.show(step, " · ".join(parts))
+
+    def write_picture_once(self, name: str, frames: Tensor) -> None:
+        """What the encoder sees of a core, (shots, frames, 3, size, size), in the first step of a run."""
+        if name in self._pictures:
+            return
+        self._pictures.add(name)
+        shots = self.recipe.batch.shots
+        picture = picture_of_shots(frames, shots) if name == "augmented" else picture_of_images(frames)
+        write_png(self.out / f"{name}.png", picture)
+        self._log.picture(name, 0, picture)
+
+    def save(self, step: int, model: Vivi, optimiser: torch.optim.SGD, draw: bool) -> None:
+        """A checkpoint, the encoder as it is, and now and then the curves."""
+        self._log.sync()
+        save(self.out / "checkpoints", step, state_tensors(model, optimiser), self.keep)
+        write_results(self.out, model, self.classes, self.recipe.name, step)
+        if draw or time.monotonic() - self._drawn > _SECONDS_BETWEEN_CURVES:
+            draw_curves(self.out, self.losses)
+            self._drawn = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.__exit__(None, None, None)
+        self._log.close()
