@@ -187,6 +187,11 @@ def test_a_fraction_uses_as_many_labels_of_every_class(photos: Path, tmp_path: P
         ("ex-imagenet-tiny", ["--images", "{photos}/nowhere"], "nowhere"),
         (
             "ex-imagenet-tiny",
+            ["--images", "{photos}/train/red", "--images-test", "{photos}"],
+            "has no classes to test",
+        ),
+        (
+            "ex-imagenet-tiny",
             ["--images", "{photos}", "--batch.videos", "62"],
             "--batch.videos is 62, but 60 images",
         ),
@@ -221,9 +226,7 @@ def test_a_run_is_not_continued_on_other_images(co_trained: Path, corpus: Path, 
     shutil.copytree(photos, changed)
     (changed / "train" / "red" / "000.jpg").unlink()
     line = refusal("vivi-ex4-co100-tiny", run, "--corpus", corpus, "--images", changed, *LABELLED, "--steps", 14)
-    assert (
-        f"was begun on other images than {changed / 'train'}: give {photos / 'train'}" in line
-    )
+    assert f"was begun on other images than {changed / 'train'}: give {photos / 'train'}" in line
 
 
 def test_a_list_of_labels_takes_the_place_of_the_fraction(photos: Path, tmp_path: Path) -> None:

@@ -94,6 +94,27 @@ def test_a_run_without_its_checkpoints_is_not_begun_anew(whole: Path, corpus: Pa
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
+def test_a_run_is_continued_without_the_weights_that_it_started_from(
+    whole: Path, corpus: Path, tmp_path: Path
+) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(whole, start)
+    flags = ("--encoder.start", start, "--checkpoint-every", 1)
+    assert train(corpus, tmp_path / "run", *flags, "--steps", 1).returncode == 0
+    shutil.rmtree(start)
+    assert train(corpus, tmp_path / "run", *flags, "--steps", 2).returncode == 0
+    assert [line["step"] for line in read_metrics(tmp_path / "run")] == [0, 1, 2]
+    assert "there is no encoder at" in refusal(corpus, tmp_path / "another", *flags, "--steps", 1)
+
+
+def test_too_little_memory_of_the_machine_is_one_line(corpus: Path, tmp_path: Path) -> None:
+    words = command(corpus, tmp_path / "run", "--steps", 1, "--augment.size", 4096, "--device", "cpu")
+    limited = ["bash", "-c", 'ulimit -v 9000000; exec "$@"', "bash", *map(str, words)]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "the machine has too little memory: try a smaller" in done.stderr
+
+
 def test_weights_that_are_not_finite_are_not_saved(corpus: Path, tmp_path: Path) -> None:
     flags = ("--steps", 1, "--optimiser.lr", 1e30, "--optimiser.weight-decay", 1e30, "--optimiser.warmup", 0)
     assert "is no longer finite; nothing of it was saved" in refusal(corpus, tmp_path / "run", *flags)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Annotated, Any, NoReturn
 
 import tyro
@@ -51,10 +53,12 @@ def main() -> None:
             return
         kinds = commands(sys.argv[1:])
         with _printed(output):  # the help
-            command = tyro.cli(kinds, prog="vivi", description="Image representations from unlabelled video.")
+            command = _parse(kinds, errors)
         with _printed(output) if isinstance(command, Recipes | Check) else nullcontext():
             command.run(console)
     except UserError as error:
+        if command is None and os.environ.get("RANK", "0") != "0":  # the same for all of torchrun's processes
+            sys.exit(1)
         line = " ".join(str(error).splitlines())  # names of files may have several
         errors.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
         sys.exit(1)
@@ -64,6 +68,25 @@ def main() -> None:
         resumes = isinstance(command, Prepare | Synthesize | Train | Vtab | Detection | Demo)
         errors.print("stopped; the same command goes on from here" if resumes else "stopped")
         sys.exit(130)
+
+
+def _parse(kinds: Any, errors: SafeConsole) -> Any:
+    """The command with its flags. Where they are wrong, tyro draws a box, of which one line is printed."""
+    box = io.StringIO()
+    try:
+        with redirect_stderr(box):
+            return tyro.cli(kinds, prog="vivi", description="Image representations from unlabelled video.")
+    except SystemExit as end:
+        if end.code and os.environ.get("RANK", "0") == "0":
+            errors.print(Text.assemble(("error: ", "bold red"), one_line(box.getvalue())), soft_wrap=True)
+        raise
+
+
+def one_line(box: str) -> str:
+    """The text in a box: its paragraphs, which lines divide, one after the other."""
+    rows = [row.strip("│ ") for row in box.splitlines() if not row.startswith(("╭", "╰"))]
+    paragraphs = re.split("─+", " ".join(rows))
+    return "; ".join(" ".join(part.split()).rstrip(".") for part in paragraphs if part.strip())
 
 
 @contextmanager

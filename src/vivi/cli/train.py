@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 
 from vivi.recipes import RECIPES, Recipe
 from vivi.recipes.check import check_recipe
-from vivi.recipes.files import LOSSES, find_recipe, sweep, with_field
+from vivi.recipes.files import LOSSES, find_recipe, flat, sweep, with_field
 from vivi.runtime.errors import UserError
 from vivi.train.run import check_folder
 from vivi.train.settings import DataPaths, Execution
@@ -79,6 +79,7 @@ def recipe_options(words: Sequence[str]) -> dict[str, Any]:
         chosen = _value_of(f"--{flag}", words)
         if chosen in known:  # else tyro says which there are
             recipe = with_field(recipe, flag, chosen)
+        _check_settings(words, flag, known, flat(recipe))
     frame, video = recipe.loss.frame, recipe.loss.video
     return {
         "named": tyro.MISSING,
@@ -87,6 +88,18 @@ def recipe_options(words: Sequence[str]) -> dict[str, Any]:
         "defaults_of": named,
         "recipe": recipe,
     }
+
+
+def _check_settings(words: Sequence[str], flag: str, known: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
+    """Raises for a setting of another loss than the one that is chosen."""
+    for word in words:
+        name = word.partition("=")[0].removeprefix(f"--{flag}.").replace("-", "_")
+        others = [loss for loss, kind in known.items() if kind and name in {field.name for field in fields(kind)}]
+        if word.startswith(f"--{flag}.") and others and f"{flag}.{name}" not in recipe:
+            raise UserError(
+                f"--{flag}.{name.replace('_', '-')} is a setting of --{flag} {' and '.join(others)}, "
+                f"not of {recipe[flag]}"
+            )
 
 
 def _named_recipe(words: Sequence[str]) -> str:

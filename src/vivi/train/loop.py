@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NoReturn
 
 import torch
@@ -66,8 +65,7 @@ class Loop:
         clock = Clock(self.recipe, start)
         for batch in steps:
             videos, images = self._watched("augmented", batch.videos), self._watched("labelled", batch.images)
-            with _out_of_memory():
-                metrics = self.trainer.step(StepInput(batch.number, videos, images))
+            metrics = self.trainer.step(StepInput(batch.number, videos, images))
             step = batch.number + 1
             self.unchecked.append((step, metrics))
             last = step == self.recipe.steps
@@ -143,17 +141,3 @@ class Clock:
         before, at = self.last
         self.last = step, now
         return {"frames_per_second": (step - before) * self.frames / max(now - at, 1e-9), "seconds": now - self.began}
-
-
-@contextmanager
-def _out_of_memory() -> Iterator[None]:
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        on_host = isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
-        if not on_host and not isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise UserError(
-            f"the {'machine' if on_host else 'GPU'} has too little memory for a micro-batch: try a smaller "
-            "--micro-batch (in cores); with --micro-batch 1, more --batch.cores or a smaller encoder"
-        ) from None

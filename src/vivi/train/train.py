@@ -59,6 +59,14 @@ def train(
         raise UserError(
             f"cannot write {error}; what was saved before is intact: {remedy} and run the same command again"
         ) from error
+    except (MemoryError, RuntimeError) as error:
+        on_gpu = isinstance(error, torch.OutOfMemoryError)
+        if not on_gpu and not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
+            raise
+        raise UserError(
+            f"the {'GPU' if on_gpu else 'machine'} has too little memory: try a smaller --micro-batch (in cores); "
+            "with --micro-batch 1, more --batch.cores, a smaller --augment.size or a smaller encoder"
+        ) from None
 
 
 def check_runs(recipes: Sequence[Recipe], paths: DataPaths) -> None:
