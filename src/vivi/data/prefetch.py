@@ -7,6 +7,7 @@ the host nor the device waits for the other. Elsewhere they are made when they a
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Self
@@ -55,15 +56,12 @@ class Prefetch:
 
     def _in_order(self) -> Generator[MicroBatch, None, None]:
         """The micro-batches of videos and of labelled images of the first step, of the second, and so on."""
-        loading = [loader.load(self.steps) if loader else iter(()) for loader in (self.videos, self.images)]
-        try:
+        with ExitStack() as stack:
+            loaders = [loader for loader in (self.videos, self.images) if loader]
+            loading = [stack.enter_context(closing(loader.load(self.steps))) for loader in loaders]
             for _ in self.steps:
-                for micro_batches, count in zip(loading, self.counts, strict=True):
-                    yield from islice(micro_batches, count)
-        finally:
-            for micro_batches in loading:
-                if isinstance(micro_batches, Generator):
-                    micro_batches.close()
+                for loader, micro_batches in zip(loaders, loading, strict=True):
+                    yield from islice(micro_batches, loader.micro_batches_per_step)
 
     def _on_gpu(self) -> Generator[MicroBatch, None, None]:
         current = torch.cuda.current_stream(self.device)

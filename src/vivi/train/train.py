@@ -102,22 +102,19 @@ def _train(
         return
     if start:
         console.print(f"going on after step {start}")
-    monitor = world.on_rank_0(lambda: open_monitor(data.index, data.test, model.encoder.architecture.size))
-    for watched in (monitor.held_out, monitor.test) if monitor else ():
-        if watched is not None and watched.note:
-            console.print(watched.note, style="yellow", soft_wrap=True)
+
+    def open_writer() -> RunWriter:
+        monitor = open_monitor(data.index, data.test, model.encoder.architecture.size)
+        for watched in (monitor.held_out, monitor.test):
+            if watched is not None and watched.note:
+                console.print(watched.note, style="yellow", soft_wrap=True)
+        return RunWriter(out, recipe, model, data.classes, monitor, start, execution.keep, console)
 
     with ExitStack() as stack:
         steps, dtype = range(start, recipe.steps), model.encoder.precision
         prefetch = world.together(lambda: prefetch_steps(data, recipe, execution, world, size, steps, dtype, console))
         stack.enter_context(prefetch)
-        writer = world.on_rank_0(
-            lambda: (
-                RunWriter(out, recipe, model, data.classes, monitor, start, execution.keep, console)
-                if monitor
-                else None
-            )
-        )
+        writer = world.on_rank_0(open_writer)
         if writer is not None:
             stack.enter_context(writer)
         stop = stack.enter_context(StopRequest())

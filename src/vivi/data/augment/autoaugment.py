@@ -13,6 +13,7 @@ wait. An image comes out the same whatever is beside it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -220,25 +221,20 @@ def apply_with_torchvision(operation: str, images: Tensor, magnitude: float) -> 
 # The operations of v0 take and return uint8 (n, 3, h, w); a magnitude is one number for each image, (n,), on the CPU.
 
 
-def shear_x(images: Tensor, shears: NDArray[np.float64]) -> Tensor:
-    """A row moves by `shear` times its y."""
-    matrices = np.tile(np.eye(2, 3), (len(shears), 1, 1))  # (n, 2, 3)
-    matrices[:, 0, 1] = shears
-    return affine(images, matrices)
+def identity_but(row: int, column: int) -> Callable[[Tensor, NDArray[np.float64]], Tensor]:
+    """The operation whose matrix is the identity but for the magnitude at one place."""
+
+    def operation(images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
+        matrices = np.tile(np.eye(2, 3), (len(magnitudes), 1, 1))  # (n, 2, 3)
+        matrices[:, row, column] = magnitudes
+        return affine(images, matrices)
+
+    return operation
 
 
-def shear_y(images: Tensor, shears: NDArray[np.float64]) -> Tensor:
-    """A column moves by `shear` times its x."""
-    matrices = np.tile(np.eye(2, 3), (len(shears), 1, 1))  # (n, 2, 3)
-    matrices[:, 1, 0] = shears
-    return affine(images, matrices)
-
-
-def translate_y(images: Tensor, pixels: NDArray[np.float64]) -> Tensor:
-    """Moved up."""
-    matrices = np.tile(np.eye(2, 3), (len(pixels), 1, 1))  # (n, 2, 3)
-    matrices[:, 1, 2] = pixels
-    return affine(images, matrices)
+shear_x = identity_but(0, 1)  # a row moves by the magnitude times its y
+shear_y = identity_but(1, 0)  # a column moves by the magnitude times its x
+translate_y = identity_but(1, 2)  # moved up
 
 
 def rotate(images: Tensor, degrees: NDArray[np.float64]) -> Tensor:
