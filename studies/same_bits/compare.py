@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 HERE = Path(__file__).parents[2]
 STEPS = 10
 TIMES = ("seconds", "frames_per_second")
+RENAMED = {"shuffle": "order"}  # metrics that had another name
 FLAGS = f"--steps {STEPS} --log-every 1 --monitor-every 5 --device cpu --threads 1"
 
 
@@ -32,14 +33,7 @@ class Variant:
     """Flags to train a recipe with."""
 
     now: str
-    before: str | None = (
-        None  # where they had other names: until a loss had its settings to itself (recipes/losses.py)
-    )
-
-    def flags(self, source: Path) -> list[str]:
-        """As a version of the package, given by its source, has them."""
-        renamed = (source / "vivi" / "recipes" / "losses.py").exists()
-        return (self.now if renamed or self.before is None else self.before).split()
+    before: str = ""  # the same for versions in which they had other names
 
 
 # Beside the recipes as they are: several cores, in one micro-batch and in several, across which InfoNCE goes; frames
@@ -81,13 +75,17 @@ print(json.dumps({name: needs(one.batch, one.images) for name, one in RECIPES.it
 """
 
 
-def python(source: Path, *words: object) -> str:
-    """Runs Python with a version of the package; returns what it prints."""
+def run(source: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Python with a version of the package."""
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "VIVI_FSYNC": "0"}
-    command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return subprocess.run([sys.executable, *map(str, words)], env=environment, capture_output=True, text=True)
+
+
+def python(source: Path, *words: object) -> str:
+    """What it prints."""
+    done = run(source, *words)
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}: {done.stderr}")
+        raise SystemExit(f"{' '.join(map(str, done.args))}: {done.stderr}")
     return done.stdout
 
 
@@ -115,9 +113,11 @@ def make_data(folder: Path) -> None:
 
 def learned(source: Path, name: str, variant: Variant, data: list[object], out: Path) -> tuple[list[Any], Any]:
     """metrics.jsonl without times, and the weights."""
-    python(source, "-m", "vivi", "train", name, "--out", out, *data, *FLAGS.split(), *variant.flags(source))
+    words = ["-m", "vivi", "train", name, "--out", out, *data, *FLAGS.split()]
+    if not variant.before or run(source, *words, *variant.now.split()).returncode != 0:
+        python(source, *words, *(variant.before or variant.now).split())
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    metrics = [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+    metrics = [{RENAMED.get(key, key): value for key, value in line.items() if key not in TIMES} for line in lines]
     weights = {key: tensor.numpy().tobytes() for key, tensor in load_file(out / "encoder.safetensors").items()}
     return metrics, weights
 

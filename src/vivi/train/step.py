@@ -97,7 +97,7 @@ def video_loss_across_cores(
     by_core = dL_V[0].unflatten(0, (-1, local.shape[1]))  # (all cores, videos, K, d)
     here = world.share_of(recipe.batch.cores)
     # A slice: indices would be copied to the device, and the host would wait for the whole forward pass.
-    return list(by_core[here.start : here.stop].split([len(part) for part in shots]))
+    return list(by_core[here.start : here.stop].contiguous().split([len(part) for part in shots]))
 
 
 class Totals:
