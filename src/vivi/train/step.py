@@ -95,9 +95,10 @@ def video_loss_across_cores(
         parameter.grad = gradient / world.size  # nothing else in a step gives g a gradient
     totals.add({name: value.expand(len(local)) for name, value in {model.video_loss.name: L_V, **metrics}.items()})
     by_core = dL_V[0].unflatten(0, (-1, local.shape[1]))  # (all cores, videos, K, d)
-    here = world.share_of(recipe.batch.cores)
-    # A slice: indices would be copied to the device, and the host would wait for the whole forward pass.
-    return list(by_core[here.start : here.stop].contiguous().split([len(part) for part in shots]))
+    # Indices that are made on the device: a list would be copied there, and the host would wait for the forward pass.
+    cores = world.share_of(recipe.batch.cores)
+    here = torch.arange(cores.start, cores.stop, device=e.device)
+    return list(by_core[here].split([len(part) for part in shots]))
 
 
 class Totals:
