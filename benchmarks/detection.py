@@ -27,11 +27,11 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
-from vivi.detection.network import Target, build_detector
-from vivi.detection.settings import Norm
+from vivi.evaluate.detection.network import Target, build_detector
+from vivi.evaluate.detection.settings import Norm
+from vivi.evaluate.models import load_model
 from vivi.runtime.console import SafeConsole
 from vivi.runtime.errors import check_ranges
-from vivi.transfer.models import load_model
 
 FORMATS = {"default": torch.contiguous_format, "channels_last": torch.channels_last}
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from vivi.detection.result import DetectionResult, DetectorRun, Precision
+from vivi.evaluate.detection.result import DetectionResult, DetectorRun, Precision
+from vivi.evaluate.results import Benchmark, Result, Score, Setting
+from vivi.evaluate.tasks import VTAB, Group
+from vivi.evaluate.vid_robust.result import RobustResult
+from vivi.evaluate.vid_robust.scores import Anchor, curve
 from vivi.report.boards import Board, make_boards
-from vivi.robust.result import RobustResult
-from vivi.robust.scores import Anchor, curve
-from vivi.transfer.results import Benchmark, Result, Score, Setting
-from vivi.transfer.tasks import VTAB, Group
 
 HOSTILE = "<script>alert(1)</script> | a_b & 50% $x^2$ {#1} \\end \"'`*~[0]"
 ENCODERS = ("untrained net", HOSTILE, "vivi")

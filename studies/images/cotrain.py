@@ -25,13 +25,13 @@ from rich.table import Table
 
 import vivi
 from vivi.data.images import LabelledImages, class_balanced, find_images
+from vivi.evaluate.features import embed
+from vivi.evaluate.probes import accuracy, linear_probe
 from vivi.model.files import read_classifier
 from vivi.recipes import RECIPES, Images, Recipe
 from vivi.recipes.files import with_field
 from vivi.train.settings import DataPaths, Execution
 from vivi.train.train import train
-from vivi.transfer.features import embed
-from vivi.transfer.probes import accuracy, linear_probe
 
 Method = Literal["labels", "videos", "both"]
 

@@ -25,6 +25,12 @@ from mini_runs import SPACE, Run, all_runs
 from rich.console import Console
 from torch import Tensor
 
+from vivi.evaluate.examples import Examples
+from vivi.evaluate.features import square
+from vivi.evaluate.lists import read_task
+from vivi.evaluate.probes import STRENGTHS, accuracy, linear_probe
+from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
+from vivi.evaluate.vtab import evaluate_vtab
 from vivi.model.encoder import load_encoder
 from vivi.model.features import encode
 from vivi.model.files import read_encoder
@@ -38,12 +44,6 @@ from vivi.runtime.storage import write_atomically
 from vivi.train.metrics import read_metrics
 from vivi.train.settings import DataPaths, Execution
 from vivi.train.train import train
-from vivi.transfer.examples import Examples
-from vivi.transfer.features import square
-from vivi.transfer.lists import read_task
-from vivi.transfer.probes import STRENGTHS, accuracy, linear_probe
-from vivi.transfer.settings import FinetuneExecution, Subject, Sweep
-from vivi.transfer.vtab import evaluate_vtab
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vivi.robust.evaluate import evaluate_robustness
-from vivi.robust.settings import Robustness
+from vivi.evaluate.vid_robust.evaluate import evaluate_robustness
+from vivi.evaluate.vid_robust.settings import Robustness
 
 
 def main() -> None:

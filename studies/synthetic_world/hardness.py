@@ -23,8 +23,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
-from vivi.synthetic.tasks import TASKS
+from vivi.demo.synthesize import SynthesizeSettings, synthesize
+from vivi.demo.tasks import TASKS
 
 SIDE = 64  # what the reference network sees
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)

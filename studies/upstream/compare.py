@@ -19,15 +19,15 @@ from rich.console import Console
 from rich.table import Table
 
 import vivi
+from vivi.evaluate.features import embed
+from vivi.evaluate.lists import read_task
+from vivi.evaluate.probes import knn_accuracy
 from vivi.model.files import write_encoder
 from vivi.model.vivi import build_model
 from vivi.recipes.files import find_recipe
 from vivi.train.metrics import read_metrics
 from vivi.train.settings import DataPaths, Execution
 from vivi.train.train import train
-from vivi.transfer.features import embed
-from vivi.transfer.lists import read_task
-from vivi.transfer.probes import knn_accuracy
 
 METHODS = ("untrained", "ex-yt-f", "ex-yt-s", "vivi-ex4")
 

@@ -19,17 +19,17 @@ import torch
 import tyro
 from rich.console import Console
 
+from vivi.evaluate.estimate import sweep_seconds
+from vivi.evaluate.examples import Examples, Task
+from vivi.evaluate.finetune import Tuner, Tuning
+from vivi.evaluate.lists import read_task
+from vivi.evaluate.models import LEARNING_RATES, load_model
+from vivi.evaluate.pictures import Pictures
+from vivi.evaluate.results import Setting
+from vivi.evaluate.settings import Sweep
+from vivi.evaluate.tasks import VTAB
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.progress import duration
-from vivi.transfer.estimate import sweep_seconds
-from vivi.transfer.examples import Examples, Task
-from vivi.transfer.finetune import Tuner, Tuning
-from vivi.transfer.lists import read_task
-from vivi.transfer.models import LEARNING_RATES, load_model
-from vivi.transfer.pictures import Pictures
-from vivi.transfer.results import Setting
-from vivi.transfer.settings import Sweep
-from vivi.transfer.tasks import VTAB
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -12,7 +12,6 @@ from conftest import Run, contents, reasons, write_video
 from rich.console import Console
 
 from vivi.data.index import open_index
-from vivi.inspect.verify import verify
 from vivi.prepare.corpus import Corpus, VideoRow
 from vivi.prepare.identity import FileIdentity, identify, identify_again, same_content
 from vivi.prepare.index import corpus_fingerprint
@@ -21,6 +20,7 @@ from vivi.prepare.piece import PrepareSettings, VideoTask, prepare_video
 from vivi.prepare.prepare import prepare
 from vivi.prepare.sources import Source
 from vivi.prepare.statistics import corpus_statistics
+from vivi.report.inspect.verify import verify
 
 CLIPS = ["clip-0.mp4", "clip-1.mp4", "clip-2.mp4"]
 

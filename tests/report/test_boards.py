@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from some_results import ENCODERS, HOSTILE, a_result, boards_of, some_results
 
+from vivi.evaluate.results import Benchmark, Score
 from vivi.report.board_html import BoardView, board_body
 from vivi.report.boards import best, comparable, difference, leader, make_boards, mean, summary
 from vivi.report.paper import paper_rows, summary_rows
 from vivi.report.tables import comma_separated
-from vivi.transfer.results import Benchmark, Score
 
 
 def test_best_only_among_those_that_have_all_tasks() -> None:

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
+from vivi.evaluate.tasks import VTAB
 from vivi.report.paper import PaperRow, other_tables, paper_rows, summary_rows
-from vivi.transfer.tasks import VTAB
 
 Table = Literal["v1", "v2", "full"]
 # Where rounding the recomputed number does not give the printed one: the paper's means are of runs not yet rounded.

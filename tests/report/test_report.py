@@ -22,6 +22,8 @@ from rich.console import Console
 from some_results import ENCODERS, HOSTILE, SEEDS, TASKS, a_result, boards_of, some_results
 from test_inspect import Page
 
+from vivi.evaluate.results import Result, write_result
+from vivi.evaluate.tasks import VTAB
 from vivi.report.board_html import BoardView, board_body
 from vivi.report.boards import leader, one_digit, summary
 from vivi.report.figures import draw_differences, draw_groups
@@ -29,8 +31,6 @@ from vivi.report.page import ReportOptions, _compared, _view, write_report
 from vivi.report.paper import paper_rows
 from vivi.report.tables import latex_escaped, markdown_escaped, signed
 from vivi.runtime.errors import UserError
-from vivi.transfer.results import Result, write_result
-from vivi.transfer.tasks import VTAB
 
 
 def written(folder: Path, results: Sequence[Result]) -> Path:

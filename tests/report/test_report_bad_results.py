@@ -19,11 +19,11 @@ from PIL import Image
 from rich.console import Console
 from some_results import a_detection_result, a_result, a_robust_result
 
+from vivi.evaluate.results import read_all, read_result, write_result
 from vivi.report.options import ReportOptions
 from vivi.report.page import write_report
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import locked
-from vivi.transfer.results import read_all, read_result, write_result
 
 STUDIES = Path(__file__).parents[2] / "studies"
 WRONG: list[Any] = [None, [], {}, "x", "", -1, 1e400, math.nan, True, 10**400, "\ud800", [[]], 0.5]
@@ -122,7 +122,7 @@ AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from vivi.runtime.errors import UserError
-from vivi.transfer.results import read_all
+from vivi.evaluate.results import read_all
 os.setuid(65534)
 try:
     read_all(Path(sys.argv[1]))

@@ -14,10 +14,10 @@ from rich.console import Console
 from some_results import HOSTILE, a_result
 from test_inspect import Page
 
+from vivi.evaluate.results import Result, read_result, read_results, write_result
 from vivi.report.options import ReportOptions
 from vivi.report.page import write_report
 from vivi.runtime.errors import UserError
-from vivi.transfer.results import Result, read_result, read_results, write_result
 
 
 def classified(encoder: str, top1: float, top5: float, title: str = "ImageNet", **others: Any) -> Result:

@@ -11,9 +11,9 @@ from some_results import HOSTILE, a_detection_result, a_robust_result
 from test_inspect import Page
 from test_report_robust import a_picture, report, table
 
-from vivi.detection.result import DetectionResult
+from vivi.evaluate.detection.result import DetectionResult
+from vivi.evaluate.results import write_result
 from vivi.report.tables import markdown_escaped
-from vivi.transfer.results import write_result
 
 
 def some_detections() -> list[DetectionResult]:

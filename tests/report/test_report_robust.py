@@ -17,14 +17,14 @@ from rich.console import Console
 from some_results import HOSTILE, a_result, a_robust_result
 from test_inspect import Page
 
+from vivi.evaluate.results import write_result
+from vivi.evaluate.vid_robust.result import RobustResult
+from vivi.evaluate.vid_robust.scores import Anchor, curve
 from vivi.report.curves import MARKERS, MAX_LINES, draw_curves
 from vivi.report.options import ReportOptions
 from vivi.report.page import write_report
 from vivi.report.paper import robust_rows
 from vivi.report.robust import is_papers, pick_robust
-from vivi.robust.result import RobustResult
-from vivi.robust.scores import Anchor, curve
-from vivi.transfer.results import write_result
 
 VID = "imagenet-vid-robust"
 

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from vivi.data import decode
+from vivi.evaluate.features import read_image
 from vivi.runtime.errors import UserError
-from vivi.transfer.features import read_image
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 

@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from vivi.data.image_lists import read_list, read_names
-from vivi.detection.annotations import read_content
+from vivi.evaluate import lists
+from vivi.evaluate.detection.annotations import read_content
+from vivi.evaluate.models import read_weights
+from vivi.evaluate.results import read_all
+from vivi.evaluate.vid_robust.files import read_json
 from vivi.model.encoder import build_encoder
 from vivi.model.files import Classifier, read_classifier, read_encoder, write_classifier, write_encoder
 from vivi.recipes import Encoder
 from vivi.recipes.files import read_recipe
-from vivi.robust.files import read_json
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import MB, StorageError, Unfit, check_regular, read_file
 from vivi.train import checkpoint
 from vivi.train.metrics import MetricsLog, read_metrics
-from vivi.transfer import lists
-from vivi.transfer.models import read_weights
-from vivi.transfer.results import read_all
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, subcommand
 
-from vivi.detection.settings import Detected, DetectionExecution, Tuned
-from vivi.robust.settings import Robustness
-from vivi.transfer.results import Protocol
-from vivi.transfer.settings import Classified, FinetuneExecution, Neighbours, Subject, Sweep
+from vivi.evaluate.detection.settings import Detected, DetectionExecution, Tuned
+from vivi.evaluate.results import Protocol
+from vivi.evaluate.settings import Classified, FinetuneExecution, Neighbours, Subject, Sweep
+from vivi.evaluate.vid_robust.settings import Robustness
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Vtab:
     machine: OmitArgPrefixes[FinetuneExecution] = field(default_factory=FinetuneExecution)
 
     def run(self, console: Console) -> None:
-        from vivi.transfer.vtab import evaluate_vtab
+        from vivi.evaluate.vtab import evaluate_vtab
 
         evaluate_vtab(self.subject, self.sweep, self.machine, console)
         _say_report(self.subject.out, console)
@@ -42,7 +42,7 @@ class Check:
     """A folder of tasks in VTAB-1k layout, or of original data sets, or both."""
 
     def run(self, console: Console) -> None:
-        from vivi.transfer.check import print_check
+        from vivi.evaluate.check import print_check
 
         print_check(self.check, console)
 
@@ -59,7 +59,7 @@ class Knn:
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
     def run(self, console: Console) -> None:
-        from vivi.transfer.frozen import evaluate_frozen
+        from vivi.evaluate.frozen import evaluate_frozen
 
         evaluate_frozen("knn", self.subject, console, self.protocol, self.neighbours, self.device)
         _say_report(self.subject.out, console)
@@ -76,7 +76,7 @@ class Linear:
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
     def run(self, console: Console) -> None:
-        from vivi.transfer.frozen import evaluate_frozen
+        from vivi.evaluate.frozen import evaluate_frozen
 
         evaluate_frozen("linear", self.subject, console, self.protocol, device=self.device)
         _say_report(self.subject.out, console)
@@ -91,7 +91,7 @@ class Classifier:
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
     def run(self, console: Console) -> None:
-        from vivi.transfer.classify import evaluate_classifier
+        from vivi.evaluate.classify import evaluate_classifier
 
         evaluate_classifier(self.subject, console, self.device)
         _say_report(self.subject.out, console)
@@ -107,7 +107,7 @@ class VidRobust:
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
     def run(self, console: Console) -> None:
-        from vivi.robust.evaluate import evaluate_robustness
+        from vivi.evaluate.vid_robust.evaluate import evaluate_robustness
 
         evaluate_robustness(self.subject, console, self.device)
         _say_report(self.subject.out, console)
@@ -123,7 +123,7 @@ class Detection:
     machine: OmitArgPrefixes[DetectionExecution] = field(default_factory=DetectionExecution)
 
     def run(self, console: Console) -> None:
-        from vivi.detection.evaluate import evaluate_detection
+        from vivi.evaluate.detection.evaluate import evaluate_detection
 
         evaluate_detection(self.subject, self.tuned, self.machine, console)
         _say_report(self.subject.out, console)

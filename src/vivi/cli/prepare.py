@@ -10,11 +10,11 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from vivi.demo.synthesize import SynthesizeSettings, synthesize
 from vivi.prepare.piece import PrepareSettings
 from vivi.prepare.prepare import PrepareExecution, prepare
 from vivi.prepare.statistics import print_summary
 from vivi.runtime.errors import UserError
-from vivi.synthetic.synthesize import SynthesizeSettings, synthesize
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Inspect:
     """First read every frame and check that it is as it was written; what is damaged is listed in OUT/damaged.csv."""
 
     def run(self, console: Console) -> None:
-        from vivi.inspect.page import write_page
-        from vivi.inspect.verify import verify
+        from vivi.report.inspect.page import write_page
+        from vivi.report.inspect.verify import verify
 
         verified = verify(self.corpus, self.out, console) if self.verify else None
         if verified is None or not verified.unreadable:

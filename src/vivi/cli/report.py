@@ -63,6 +63,6 @@ class Demo:
     """How many steps to train each of the three encoders."""
 
     def run(self, console: Console) -> None:
-        from vivi.demo import WORLD, demo
+        from vivi.demo.demo import WORLD, demo
 
         demo(self.out, replace(WORLD, videos=self.videos), self.steps, console)

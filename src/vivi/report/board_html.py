@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from vivi.evaluate.tasks import VTAB, Group
 from vivi.report.boards import Board, Cell, Difference, Line, Mean, Row, best, mean, one_digit, summary
 from vivi.report.figures import GROUP_TITLES, Picture
 from vivi.report.tables import SHORT, number, signed
-from vivi.transfer.tasks import VTAB, Group
 
 _FORMATS = {".csv": "CSV", ".md": "Markdown", ".tex": "LaTeX"}
 _DASH = '<span class="none">–</span>'

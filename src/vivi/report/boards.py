@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from vivi.evaluate.results import Benchmark, Protocol, Result
+from vivi.evaluate.tasks import GROUPS, VTAB, Group
 from vivi.report.paper import paper_rows, summary_rows
-from vivi.transfer.results import Benchmark, Protocol, Result
-from vivi.transfer.tasks import GROUPS, VTAB, Group
 
 PAPER_BASELINE = "Ex-ImageNet"
 _ORDER = {task.name: place for place, task in enumerate(VTAB)}

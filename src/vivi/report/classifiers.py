@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from vivi.evaluate.results import Result
 from vivi.report.board_html import file_links, table_cell
 from vivi.report.sections import (
     first_of_each,
@@ -17,7 +18,6 @@ from vivi.report.sections import (
     write_sheet,
 )
 from vivi.report.tables import Entry, Sheet, comma_separated, exact, number
-from vivi.transfer.results import Result
 
 TITLE = "Classifiers"
 HEAD = ("Model", "Test set", "Top-1", "Top-5", "Images")

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vivi.evaluate.tasks import Group
+from vivi.evaluate.vid_robust.result import RobustResult
+from vivi.evaluate.vid_robust.scores import Interval
 from vivi.report.figures import (
     LEGEND,
     WIDTH,
@@ -20,9 +23,6 @@ from vivi.report.figures import (
 )
 from vivi.report.paper import PaperRobust
 from vivi.report.tables import number
-from vivi.robust.result import RobustResult
-from vivi.robust.scores import Interval
-from vivi.transfer.tasks import Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

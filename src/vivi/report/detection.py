@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from vivi.detection.result import DetectionResult, Precision
+from vivi.evaluate.detection.result import DetectionResult, Precision
 from vivi.report.board_html import file_links, table_cell
 from vivi.report.paper import detection_rows
 from vivi.report.sections import (

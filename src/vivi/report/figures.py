@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vivi.evaluate.tasks import Group
 from vivi.report.boards import Board, Mean, Row, comparable, mean, shared_tasks
 from vivi.report.tables import number, signed
 from vivi.runtime.console import harmless
 from vivi.runtime.storage import write_atomically
-from vivi.transfer.tasks import Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

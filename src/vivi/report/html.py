@@ -8,23 +8,23 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from vivi.detection.result import DetectionResult
-from vivi.inspect.content import Strip
-from vivi.inspect.html import VIEWER, film_strip_html
-from vivi.inspect.style import SCRIPT as STRIPS_SCRIPT
-from vivi.pages import Section, document
+from vivi.evaluate.detection.result import DetectionResult
+from vivi.evaluate.results import Result
+from vivi.evaluate.tasks import VTAB
+from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.report import classifiers, detection, robust
 from vivi.report.board_html import BoardView, badges, board_body, listed
 from vivi.report.boards import Board, comparable, difference, leader, mean, one_digit, shared_tasks
 from vivi.report.detection import DetectionView
+from vivi.report.folders import Section, document
+from vivi.report.inspect.content import Strip
+from vivi.report.inspect.html import VIEWER, film_strip_html
+from vivi.report.inspect.style import SCRIPT as STRIPS_SCRIPT
 from vivi.report.neighbours import NeighbourSheet
 from vivi.report.paper import OtherTable
 from vivi.report.robust import RobustView, percent
 from vivi.report.style import SCRIPT, STYLE
 from vivi.report.tables import number, signed
-from vivi.robust.result import RobustResult
-from vivi.transfer.results import Result
-from vivi.transfer.tasks import VTAB
 
 MAX_PROBLEMS = 40
 _VTAB = {task.name for task in VTAB}

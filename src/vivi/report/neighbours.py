@@ -55,7 +55,7 @@ def draw_neighbours(
     import torch
     from torch.nn import functional as F
 
-    from vivi.transfer.features import embed
+    from vivi.evaluate.features import embed
 
     images, videos, shots, which = _frames(corpus)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -17,27 +17,27 @@ from pathlib import Path
 import pyarrow.compute as pc
 from rich.console import Console
 
-from vivi.detection.result import DetectionResult
-from vivi.inspect.content import Strip, choose_videos, film_strip
-from vivi.inspect.page import damaged_shards_named, remove_stale_thumbnails
-from vivi.pages import check_free, unwritable_named
+from vivi.evaluate.detection.result import DetectionResult
+from vivi.evaluate.names import plain
+from vivi.evaluate.results import AnyResult, Result, read_all
+from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.prepare.corpus import Corpus
 from vivi.report import detection, robust
 from vivi.report.board_html import BoardView
 from vivi.report.boards import Board, Row, leader, make_boards
 from vivi.report.classifiers import pick_classifiers, write_classifiers
 from vivi.report.figures import draw_differences, draw_groups
+from vivi.report.folders import check_free, unwritable_named
 from vivi.report.html import Content, ShownRun, render
+from vivi.report.inspect.content import Strip, choose_videos, film_strip
+from vivi.report.inspect.page import damaged_shards_named, remove_stale_thumbnails
 from vivi.report.neighbours import NeighbourSheet, draw_neighbours
 from vivi.report.options import ReportOptions
 from vivi.report.paper import other_tables, paper_rows
 from vivi.report.sections import PICTURES, Copied, whole_png
 from vivi.report.tables import write_tables
-from vivi.robust.result import RobustResult
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import locked, write_atomically
-from vivi.transfer.names import plain
-from vivi.transfer.results import AnyResult, Result, read_all
 
 STRIPS = 4
 PAPER_COMPARE = ("VIVI-Ex(4)", "Ex-ImageNet")

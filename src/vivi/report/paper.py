@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from vivi.transfer.tasks import VTAB
+from vivi.evaluate.tasks import VTAB
 
 Table = Literal["v1", "v2", "full"]
 _FILES: dict[Table, str] = {"v1": "vtab_v1_1000", "v2": "vtab_v2_1000", "full": "vtab_v1_full"}

@@ -8,6 +8,9 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+from vivi.evaluate.vid_robust.files import counted
+from vivi.evaluate.vid_robust.result import RobustResult
+from vivi.evaluate.vid_robust.scores import Interval
 from vivi.report.board_html import file_links, table_cell
 from vivi.report.curves import draw_curves
 from vivi.report.figures import Picture
@@ -28,9 +31,6 @@ from vivi.report.sections import (
     write_sheet,
 )
 from vivi.report.tables import Entry, Sheet, comma_separated, exact, number
-from vivi.robust.files import counted
-from vivi.robust.result import RobustResult
-from vivi.robust.scores import Interval
 from vivi.runtime.storage import write_atomically
 
 TITLE = "Robustness"

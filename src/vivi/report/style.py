@@ -1,7 +1,7 @@
 """The look of the page of `vivi report`, on top of that of `vivi inspect`, and its few lines of script."""
 
-from vivi.inspect.style import STYLE as BASE
 from vivi.report.figures import DARK, LIGHT, Theme
+from vivi.report.inspect.style import STYLE as BASE
 
 
 def _colours(theme: Theme) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vivi.evaluate.tasks import Group
 from vivi.report.boards import Board, Difference, Line, Mean, Row, best, mean, one_digit, summary
 from vivi.runtime.storage import write_atomically
-from vivi.transfer.tasks import Group
 
 SHORT: dict[Group, str] = {"natural": "Nat.", "specialized": "Spec.", "structured": "Str.", "own": "Own"}
 FORMATS = ("csv", "md", "tex")

@@ -1,0 +1,248 @@
+"""`vivi synthesize`: videos with known shot boundaries, and small labelled tasks of the same world.
+
+Every file is a pure function of (settings, index), so any number of processes writes the same bytes, and a
+run that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vivi.demo.tasks import TASKS, Split, task_labels, write_task_images
+from vivi.demo.videos import plan_video, write_video
+from vivi.runtime.errors import UserError, check_ranges
+from vivi.runtime.machine import available_cores, children_ignore_ctrl_c
+
+# Goes up whenever the same settings give other pictures.
+FORMAT = 1
+# Task images one job draws: large enough that handing out jobs costs nothing.
+IMAGES_PER_JOB = 50
+
+
+@dataclass(frozen=True)
+class SynthesizeSettings:
+    """What to synthesize. The same settings give the same files, byte for byte."""
+
+    videos: int = 100
+    """Number of videos."""
+    seconds: float = 20.0
+    """Length of each video."""
+    seed: int = 0
+    """Another seed gives another set of videos and task images."""
+    size: int = 144
+    """Short side of the videos in pixels; most are 16:9, some 4:3, square or portrait."""
+    rate: int = 10
+    """Frames per second."""
+    tasks: bool = True
+    """Also write labelled images of the same world, as downstream tasks."""
+    task_size: int = 96
+    """Side of the task images in pixels."""
+    task_train: int = 800
+    """Training images of each task (its list keeps the name train800)."""
+    task_val: int = 200
+    """Validation images of each task (its list keeps the name val200)."""
+    task_test: int = 500
+    """Test images of each task."""
+    workers: int = 0
+    """Processes to use; 0: one for each core. Changes nothing in the files."""
+
+    def splits(self) -> list[Split]:
+        """The parts of a task, by the names of VTAB-1k's lists."""
+        return [
+            Split("train800", self.task_train),
+            Split("val200", self.task_val),
+            Split("test", self.task_test),
+        ]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work for a process: a module-level function, its arguments, and the files it accounts for."""
+
+    kind: str
+    files: int
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+
+
+def synthesize(out: Path, settings: SynthesizeSettings, progress: bool = True) -> None:
+    """Write videos, true shot boundaries and tasks into `out`; keep what an earlier run finished."""
+    check_settings(settings)
+    claim_folder(out, settings)
+    jobs = video_jobs(out, settings)
+    if settings.tasks:
+        jobs += task_jobs(out, settings)
+    run_jobs(jobs, settings.workers or available_cores(), progress)
+    write_text(out / "truth.json", truth_json(settings))
+    if settings.tasks:
+        write_task_lists(out, settings)
+
+
+def check_settings(settings: SynthesizeSettings) -> None:
+    """Fail before any work when a setting makes no sense."""
+    ranges = {
+        "videos": (0, 10_000_000),
+        "seconds": (1, 86_400),
+        "seed": (0, 2**63),
+        "size": (32, 2160),
+        "rate": (2, 240),
+        "task_size": (32, 2160),
+        "task_train": (1, 1_000_000),
+        "task_val": (1, 1_000_000),
+        "task_test": (1, 1_000_000),
+        "workers": (0, 4096),
+    }
+    check_ranges(settings, ranges)
+
+
+def recorded(settings: SynthesizeSettings) -> dict[str, Any]:
+    """The settings that decide what is in the files."""
+    values = {"format": FORMAT, **asdict(settings)}
+    del values["workers"]
+    return values
+
+
+def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
+    """Make `out` ours: new, empty, or begun with the same settings, perhaps with fewer videos."""
+    record = out / "synthesize.json"
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give a folder to write to.")
+    if not record.exists():
+        if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
+            raise UserError(f"{out} holds other files; give --out a new or empty folder.")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            write_text(record, json.dumps(recorded(settings), indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"{out} cannot be written to ({error.strerror}); choose another --out.") from error
+        return
+    try:
+        found = dict(json.loads(record.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{record} cannot be read; remove {out} or choose another --out.") from error
+    asked = recorded(settings)
+    more_videos = isinstance(found.get("videos"), int) and found["videos"] < settings.videos
+    if more_videos:
+        found["videos"] = settings.videos
+    differences = [
+        f"{name} {found.get(name)} there, {asked.get(name)} asked"
+        for name in sorted(asked.keys() | found.keys())
+        if found.get(name) != asked.get(name)
+    ]
+    if differences:
+        raise UserError(f"{out} was made with other settings ({'; '.join(differences)}); choose another --out.")
+    if more_videos:
+        write_text(record, json.dumps(asked, indent=1) + "\n")
+
+
+def video_name(index: int) -> str:
+    return f"video-{index:05d}.mp4"
+
+
+def video_jobs(out: Path, settings: SynthesizeSettings) -> list[Job]:
+    """A job for each video that is not there yet."""
+    paths = [out / video_name(index) for index in range(settings.videos)]
+    facts = (settings.seconds, settings.rate, settings.size)
+    return [
+        Job("videos", 1, write_video, (path, settings.seed, index, *facts))
+        for index, path in enumerate(paths)
+        if not path.exists()
+    ]
+
+
+def task_jobs(out: Path, settings: SynthesizeSettings) -> list[Job]:
+    """A job for each block of task images; images that are there are kept by the job itself."""
+    jobs: list[Job] = []
+    for task in TASKS:
+        for split in settings.splits():
+            folder = out / "tasks" / task / "images" / split.name
+            folder.mkdir(parents=True, exist_ok=True)
+            for start in range(0, split.images, IMAGES_PER_JOB):
+                block = range(start, min(split.images, start + IMAGES_PER_JOB))
+                arguments = (folder, task, split, block, settings.seed, settings.task_size)
+                jobs.append(Job("task images", len(block), write_task_images, arguments))
+    return jobs
+
+
+def run_jobs(jobs: list[Job], workers: int, progress: bool) -> None:
+    """Run all jobs, in this process or in several, and show how far they are."""
+    totals: Counter[str] = Counter()
+    for job in jobs:
+        totals[job.kind] += job.files
+    columns = (TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, disable=not progress) as bar:
+        rows = {kind: bar.add_task(kind, total=total) for kind, total in totals.items()}
+        for job in finished_jobs(jobs, min(workers, len(jobs))):
+            bar.advance(rows[job.kind], job.files)
+
+
+def finished_jobs(jobs: list[Job], workers: int) -> Iterator[Job]:
+    """Each job when it is done."""
+    if workers <= 1:
+        for job in jobs:
+            job.function(*job.arguments)
+            yield job
+        return
+    # Spawned, not forked: the caller may hold threads (torch, rich) that do not survive a fork.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with children_ignore_ctrl_c():  # the pool starts its processes when it is given work
+            futures = {pool.submit(job.function, *job.arguments): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                yield futures[future]
+        except OSError as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            advice = "finished files are kept: make room and run the same command again"
+            raise UserError(f"synthesize: cannot write {error.filename} ({error.strerror}); {advice}.") from error
+        except BrokenProcessPool as error:
+            advice = "run the same command again with fewer --workers; finished files are kept"
+            raise UserError(f"synthesize: a worker process was killed (out of memory?); {advice}.") from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def truth_json(settings: SynthesizeSettings) -> str:
+    """The true shot boundaries of every video, from the plans alone."""
+    truth = {}
+    for index in range(settings.videos):
+        plan = plan_video(settings.seed, index, settings.seconds, settings.rate)
+        truth[video_name(index)] = {
+            "kind": plan.kind,
+            "seconds": round(plan.frames / settings.rate, 6),
+            "boundaries": plan.boundaries(settings.rate),
+        }
+    return json.dumps(truth, indent=1) + "\n"
+
+
+def write_task_lists(out: Path, settings: SynthesizeSettings) -> None:
+    """Write each task's lists in the layout of VTAB-1k, and the names of its classes."""
+    for task, classes in TASKS.items():
+        folder = out / "tasks" / task
+        lines = {}
+        for split in settings.splits():
+            labels = task_labels(task, split, settings.seed)
+            lines[split.name] = "".join(
+                f"images/{split.name}/{index:06d}.jpg {label}\n" for index, label in enumerate(labels)
+            )
+            write_text(folder / f"{split.name}.txt", lines[split.name])
+        write_text(folder / "train800val200.txt", lines["train800"] + lines["val200"])
+        write_text(folder / "classes.txt", "".join(f"{name}\n" for name in classes))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file in one piece."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)

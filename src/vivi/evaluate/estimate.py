@@ -1,0 +1,73 @@
+"""How long a whole sweep takes, from the speed of its first run: on one device and on eight."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from vivi.evaluate.examples import Task
+from vivi.evaluate.models import Model
+from vivi.evaluate.runs import Job
+from vivi.evaluate.settings import Sweep
+from vivi.runtime.progress import duration
+
+# An image that is only classified costs about a third of one that is trained on.
+EVALUATION_COST = 1 / 3
+# Steps that are not counted: compiling, warming up.
+FIRST, ENOUGH = 20, 70
+
+
+def sweep_seconds(
+    tasks: Sequence[Task], sweep: Sweep, rates: tuple[float, ...], images_per_second: float, devices: int
+) -> float:
+    """Of the whole evaluation, if the longest schedule is chosen: both phases, their runs dealt to the devices."""
+    settings = sweep.settings(rates)
+    longest = max(setting.steps for setting in settings)
+
+    def seconds(steps: int, train: int, test: int) -> float:
+        images = steps * min(sweep.images_a_step, train) + EVALUATION_COST * test
+        return images / images_per_second
+
+    first = [seconds(s.steps, len(task.sweep), len(task.validation)) for task in tasks for s in settings]
+    second = [seconds(longest, len(task.final), len(task.test)) for task in tasks for _ in range(sweep.seeds)]
+    return _makespan(first if len(settings) > 1 else [], devices) + _makespan(second, devices)
+
+
+def _makespan(jobs: Sequence[float], devices: int) -> float:
+    """When the last job ends, if each device takes the next one as soon as it is free."""
+    free = [0.0] * devices
+    for job in jobs:
+        heapq.heapreplace(free, free[0] + job)
+    return max(free)
+
+
+class Speed:
+    """Watches the first steps of the first run, and says once how long all of it will take."""
+
+    def __init__(self, model: Model, tasks: Sequence[Task], sweep: Sweep, console: Console) -> None:
+        self.model, self.tasks, self.sweep, self.console = model, tasks, sweep, console
+        self.sizes = {task.name: task for task in tasks}
+        self.first: tuple[Job, int, float] | None = None
+        self.said = False
+
+    def step(self, job: Job, step: int) -> None:
+        if self.said or step < FIRST:
+            return
+        if self.first is None or self.first[0] != job:
+            self.first = (job, step, time.monotonic())
+            return
+        _, before, at = self.first
+        if step - before < ENOUGH - FIRST:
+            return
+        self.said = True
+        images = min(job.tuning.batch, len(self.sizes[job.task].parts()[job.phase]))
+        rate = (step - before) * images / (time.monotonic() - at)
+        times = [sweep_seconds(self.tasks, self.sweep, self.model.learning_rates, rate, count) for count in (1, 8)]
+        self.console.print(
+            f"{rate:,.0f} images/s: about {duration(times[0])} for all of it on one such device, "
+            f"{duration(times[1])} on eight",
+            soft_wrap=True,
+        )

@@ -1,0 +1,326 @@
+"""The one door through which models come to be evaluated: runs of vivi, timm's, files of weights, untrained ones.
+
+Weights come in files of many habits. What a checkpoint holds besides the network (classifiers, projection heads,
+queues, a second encoder, a wrapper's prefix) is left aside; a weight of the network that is missing, left over or of
+another shape is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import os
+import pickle
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from vivi import recipes
+from vivi.evaluate import foreign
+from vivi.model.architecture import Architecture, architecture_of, glorot
+from vivi.model.files import backbone_with_weights, check_tensors, check_values, read_encoder
+from vivi.recipes.check import SIZES
+from vivi.recipes.files import find_recipe
+from vivi.runtime.errors import UserError, check_ranges, first_line
+from vivi.runtime.storage import check_regular
+
+VTAB_SIZE = 224
+LEARNING_RATES = (0.1, 0.01)
+TI_LEARNING_RATES = (0.01, 0.005, 0.001)  # the paper's: TI diverges at higher ones
+
+# NAME is one of timm's own: hf-hub:, local-dir: and the like are refused by architecture_of.
+SOURCES = "a run's folder, timm:NAME, untrained:NAME, ms:FILE, mt-ssl:FILE or ti:FILE"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network to be evaluated, and what its images must look like."""
+
+    name: str  # in tables
+    source: str  # as it was given
+    backbone: (
+        nn.Module
+    )  # normalised images (n, 3, size, size) -> representations (n, features); on the CPU, eval mode
+    features: int
+    size: int  # side of its square input
+    mean: tuple[float, ...]  # of the channels where pixels lie between 0 and 1
+    std: tuple[float, ...]
+    learning_rates: tuple[float, ...]  # what the sweep of VTAB tries
+    checksum: str  # of its weights
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a kind of source has to say."""
+
+    name: str
+    backbone: nn.Module
+    size: int
+    mean: tuple[float, ...] = foreign.MEAN
+    std: tuple[float, ...] = foreign.STD
+    learning_rates: tuple[float, ...] = LEARNING_RATES
+
+
+def load_model(source: str, weights: Path | None = None, size: int = 0, name: str = "") -> Model:
+    """The model that `source` names, in one of the ways in SOURCES.
+
+    `weights` is a file for a timm model, instead of timm's own. A `size` of 0 is the model's own.
+    """
+    if size < 0:
+        raise UserError(f"--size is {size}; it must be the side of the images in pixels, or 0 for the model's own")
+    kind, rest = source.split(":", 1) if ":" in source else ("", source)
+    if not rest.strip():
+        raise UserError(f"--encoder is '{source}', which names no model: give {SOURCES}")
+    if weights is not None and kind != "timm":
+        raise UserError(f"--weights {weights} goes with timm:NAME only; {source} says itself where its weights are")
+    if kind == "timm":
+        found = _timm(rest, weights, size)
+    elif kind == "untrained":
+        found = _untrained(rest, size)
+    elif kind in ("ms", "mt-ssl"):
+        found = _slim(kind.upper(), Path(rest), size)
+    elif kind == "ti":
+        found = _caffe(Path(rest), size)
+    else:
+        found = _run(source, size)
+    backbone = found.backbone.eval()
+    return Model(
+        name or found.name,
+        source,
+        backbone,
+        _features(backbone, found.size, source),
+        found.size,
+        found.mean,
+        found.std,
+        found.learning_rates,
+        checksum(backbone, found.mean, found.std),
+    )
+
+
+def checksum(backbone: nn.Module, mean: Sequence[float], std: Sequence[float]) -> str:
+    """sha256 over its kinds of layers, the statistics of its input, and its weights: names, types, shapes, bytes."""
+    digest = hashlib.sha256(f"{[float(value) for value in (*mean, *std)]}\n".encode())
+    for name, module in backbone.named_modules():
+        digest.update(f"{name} {type(module).__name__}\n".encode())
+    for name, tensor in sorted(backbone.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _features(backbone: nn.Module, size: int, source: str) -> int:
+    """The length of a representation, by trying: names of attributes differ, and not every size fits every model."""
+    try:
+        with torch.no_grad():
+            shape = backbone(torch.zeros(1, 3, size, size)).shape
+    except Exception as error:
+        reason = first_line(error)
+        raise UserError(f"{source} cannot take images of {size} px ({reason}); choose another --size") from None
+    if len(shape) != 2:
+        raise UserError(f"{source} gives {tuple(shape)} for one image, not a vector; choose another model")
+    return int(shape[1])
+
+
+# --- the kinds of sources ---
+
+
+def _run(source: str, size: int) -> _Found:
+    if not os.path.exists(source):
+        hint = f"; timm's model is timm:{source}" if timm.is_model(source) else f"; a model is {SOURCES}"
+        raise UserError(f"there is no run or file {source}{hint}")
+    architecture, state = read_encoder(Path(source))
+    backbone = backbone_with_weights(architecture, state, source)
+    size = _resize(backbone, architecture, size, source)
+    path = Path(source).resolve()
+    name = (path if path.is_dir() else path.parent).name
+    return _Found(name, backbone, size, architecture.mean, architecture.std)
+
+
+def _timm(name: str, weights: Path | None, size: int) -> _Found:
+    architecture = _timm_architecture(name)
+    if weights is None:
+        architecture = _at_size(architecture, size)
+        backbone = architecture.create_or_explain(pretrained=True)
+        return _Found(name, backbone, architecture.size, architecture.mean, architecture.std)
+    state = read_weights(weights)  # before the network is made: a missing file is told at once
+    backbone = architecture.create_or_explain()
+    load_weights(backbone, state, weights, str(architecture))
+    size = _resize(backbone, architecture, size, str(weights))
+    stem = Path(weights.name.removesuffix(".tar")).stem
+    return _Found(f"{name} ({stem})", backbone, size, architecture.mean, architecture.std)
+
+
+def _untrained(name: str, size: int) -> _Found:
+    settings = recipes.Encoder(name, initialisation="timm")
+    if timm.is_model(name):
+        architecture = _at_size(_timm_architecture(name), size)
+    elif name in recipes.RECIPES or name.endswith(".json") or os.path.exists(name):
+        recipe = find_recipe(name)
+        check_ranges(recipe.augment, {"size": SIZES}, "augment.")
+        name, settings = recipe.name, recipe.encoder
+        architecture = architecture_of(settings, size or recipe.augment.size)
+    else:
+        close = difflib.get_close_matches(name, [*recipes.RECIPES, *timm.list_models()], n=1)
+        hint = f"; did you mean {close[0]}?" if close else "; vivi recipes and timm.list_models() name them all"
+        raise UserError(f"neither a recipe nor a model of timm is called '{name}'{hint}")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # of the CPU alone, where weights are made
+        backbone = architecture.create_or_explain()
+        if settings.initialisation == "glorot":
+            glorot(backbone)
+    return _Found(f"untrained {name}", backbone, architecture.size, architecture.mean, architecture.std)
+
+
+def _slim(name: str, path: Path, size: int) -> _Found:
+    state = foreign.slim_weights(read_weights(path))
+    backbone = foreign.SlimResNet()
+    load_weights(backbone, state, path, "the ResNet-101 v2 of TF-slim up to block3")
+    return _Found(name, backbone, size or VTAB_SIZE)
+
+
+def _caffe(path: Path, size: int) -> _Found:
+    state = foreign.caffe_weights(read_weights(path), path)
+    backbone = foreign.caffe_vgg(state)
+    load_weights(backbone, state, path, "VGG-16")
+    return _Found("TI", backbone, size or VTAB_SIZE, learning_rates=TI_LEARNING_RATES)
+
+
+def _timm_architecture(name: str) -> Architecture:
+    """A timm model with its own input statistics, and its own size where that is fixed: elsewhere that of VTAB."""
+    architecture = architecture_of(recipes.Encoder(name), VTAB_SIZE)
+    config = timm.models.get_pretrained_cfg(name)
+    if config is None:
+        return architecture
+    if config.fixed_input_size:
+        architecture = _at_size(architecture, int(config.input_size[-1]))
+    return replace(architecture, mean=tuple(config.mean), std=tuple(config.std))
+
+
+def _at_size(architecture: Architecture, size: int) -> Architecture:
+    """Made for another size; 0 leaves it."""
+    if not size:
+        return architecture
+    arguments = {name: size if name == "img_size" else value for name, value in architecture.arguments.items()}
+    return replace(architecture, arguments=arguments, size=size)
+
+
+def _resize(backbone: nn.Module, architecture: Architecture, size: int, where: str) -> int:
+    """The size at which a network of loaded weights runs, made to fit where its input size is fixed."""
+    if not size or size == architecture.size or "img_size" not in architecture.arguments:
+        return size or architecture.size
+    resize: Any = getattr(backbone, "set_input_size", None)  # timm's; resamples position embeddings
+    if resize is None:
+        raise UserError(f"the weights of {where} are for images of {architecture.size} px only: leave out --size")
+    try:
+        resize(img_size=(size, size))
+    except Exception as error:
+        raise UserError(f"{architecture} cannot be resized to {size} px ({first_line(error)})") from None
+    return size
+
+
+# --- files of weights ---
+
+_NESTED = (  # where checkpoints keep the network; of two, the one that their authors evaluate comes first
+    *("state_dict", "model_state_dict", "model", "teacher", "target_network", "student", "network", "net"),
+    *("classy_state_dict", "base_model", "trunk", "backbone", "encoder"),
+)
+_DEEPEST = 8  # of such levels; a pickle may also contain itself
+_CLASSIFIERS = ("fc", "head", "head_dist", "heads", "classifier", "logits")
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by name. No pickled code is ever run."""
+    try:
+        if not path.exists():
+            raise UserError(f"there is no file of weights {path}")
+        check_regular(path)
+        if path.suffix == ".safetensors":
+            content: Any = load_file(path)
+            with safe_open(path, "pt") as file:
+                check_tensors(content, file.metadata(), path)
+        elif path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                named = ((name, arrays[name]) for name in arrays.files)
+                content = {name: torch.from_numpy(array) for name, array in named if array.dtype.kind in "fiub"}
+        elif path.suffix in (".pth", ".pt", ".bin", ".tar"):
+            # Many a checkpoint has its flags with it; a Namespace holds values and no code.
+            with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
+                content = torch.load(path, map_location="cpu", weights_only=True)
+        else:
+            raise UserError(f"{path} is none of .safetensors, .npz, .pth, .pt, .bin and .tar: {_export(path.suffix)}")
+    except UserError:
+        raise
+    except SafetensorError as error:
+        raise UserError(f"{path} cannot be read ({first_line(error)}); fetch it again") from None
+    except Exception as error:  # zip, numpy and torch have many
+        # Torch itself would advise to run what is in the file.
+        if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
+            raise UserError(
+                f"{path} is damaged, or a pickle of more than tensors, which is never loaded; convert it to "
+                "safetensors, or save the weights alone: torch.save(model.state_dict(), FILE)"
+            ) from None
+        raise UserError(f"{path} cannot be read as weights ({first_line(error)}); fetch or export it again") from None
+    for _ in range(_DEEPEST):
+        level = content if isinstance(content, Mapping) else {}
+        content = next((level[name] for name in _NESTED if isinstance(level.get(name), Mapping)), content)
+    tensors = content.items() if isinstance(content, Mapping) else ()
+    state = {str(name): tensor for name, tensor in tensors if isinstance(tensor, Tensor)}
+    if not state:
+        raise UserError(f"{path} holds no weights by name; save a state dict: torch.save(model.state_dict(), FILE)")
+    return state
+
+
+def _export(suffix: str) -> str:
+    if suffix == ".npy":  # a pickled dictionary of dictionaries, from the Caffe-TensorFlow tool
+        return (
+            'export it, d = numpy.load(FILE, allow_pickle=True, encoding="latin1").item(); '
+            'numpy.savez("ti.npz", **{f"{n}/{k}": d[n][k] for n in d for k in d[n]})'
+        )
+    return "export it; vivi/evaluate/foreign.py begins with the lines for TensorFlow and Caffe"
+
+
+def load_weights(backbone: nn.Module, state: Mapping[str, Tensor], where: object, what: str) -> None:
+    """Loads what belongs to the network `what`, under whatever prefix it stands; all of it must be there and fit."""
+    own = backbone.state_dict()
+    prefix = _prefix(state, own)
+    given = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    # A counter that changes no output; many files lack it.
+    missing = [name for name in own if name not in given and not name.endswith("num_batches_tracked")]
+    # Under a name of the network's own, more is another network: ResNet-34 begins with the weights of ResNet-18.
+    parts = {name.partition(".")[0] for name in own} - {*_CLASSIFIERS}
+    unexpected = [name for name in given if name not in own and name.partition(".")[0] in parts]
+    misshapen = [name for name in own if name in given and own[name].shape != given[name].shape]
+    complaints = [
+        f"{len(names)} {complaint} (the first: {names[0]})"
+        for names, complaint in ((missing, "missing"), (unexpected, "unexpected"), (misshapen, "of another shape"))
+        if names
+    ]
+    if complaints:
+        raise UserError(
+            f"{where} does not fit {what}: of {len(own)} weights, {', '.join(complaints)}; "
+            "name the network that it was trained as"
+        )
+    check_values(given, own, where)
+    backbone.load_state_dict({name: given[name] for name in own if name in given}, strict=False)
+
+
+def _prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    """What stands before most of the network's names: "", "module.", "module.encoder_q.", ...; of two the first."""
+    votes: Counter[str] = Counter()
+    for name in state:
+        words = name.split(".")
+        for start in range(len(words)):
+            if ".".join(words[start:]) in own:
+                votes[".".join(words[:start]) + "." if start else ""] += 1
+    return max(votes, key=votes.__getitem__, default="")

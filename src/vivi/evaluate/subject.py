@@ -1,0 +1,122 @@
+"""What every benchmark has in common: an encoder, some tasks, and a folder for the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vivi.evaluate.examples import Task
+from vivi.evaluate.find import find_tasks
+from vivi.evaluate.models import Model, load_model
+from vivi.evaluate.names import plain
+from vivi.evaluate.results import Protocol, Result, read_all, versions
+from vivi.evaluate.settings import Subject
+from vivi.evaluate.tables import print_results
+from vivi.evaluate.tasks import GROUPS, Group
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import StorageError
+
+
+def load(subject: Subject) -> Model:
+    return load_model(subject.encoder, subject.weights, subject.size, subject.name)
+
+
+def read_groups(words: tuple[str, ...]) -> dict[str, Group]:
+    """`natural=cifar10,sun28 structured=coil` as a mapping from task to group."""
+    groups: dict[str, Group] = {}
+    for word in words:
+        name, _, tasks = word.partition("=")
+        group = next((group for group in GROUPS if group == name), None)
+        if group is None or not tasks:
+            raise UserError(f"--groups has '{word}'; write GROUP=TASK,TASK with one of {', '.join(GROUPS)}")
+        groups.update({task: group for task in tasks.split(",") if task})
+    return groups
+
+
+LONGEST_NAME = 100  # it is a part of file names
+
+
+@dataclass(frozen=True)
+class Session:
+    """An encoder and the tasks it is being evaluated on."""
+
+    model: Model
+    tasks: list[Task]
+    checksums: dict[str, str]  # of the tasks' data
+    failures: dict[str, str]  # why a task has no result
+    console: Console
+
+    def fail(self, task: str, error: UserError) -> None:
+        """One task's trouble is said once, and the others go on."""
+        if task not in self.failures:
+            self.failures[task] = str(error)
+            self.console.print(f"{task} is left out: {error}", style="yellow", soft_wrap=True)
+
+    def usable(self) -> list[Task]:
+        return [task for task in self.tasks if task.name not in self.failures]
+
+    def about(self, task: Task) -> dict[str, Any]:
+        """The fields of a Result that do not depend on the benchmark."""
+        return {
+            "encoder": self.model.name,
+            "task": task.name,
+            "title": task.title,
+            "group": task.group,
+            "classes": task.classes,
+            "split": task.split,
+            "images": {part: len(examples) for part, examples in task.parts().items()},
+            "encoder_from": self.model.source,
+            "encoder_checksum": self.model.checksum,
+            "data_checksum": self.checksums[task.name],
+            "versions": versions(),
+        }
+
+    def finish(self, results: Sequence[Result]) -> None:
+        """Shows the results; raises where there is none for some of the tasks."""
+        if results:
+            print_results(results, self.console)
+        if self.failures:
+            count, names = len(self.failures), ", ".join(self.failures)
+            raise UserError(f"{count} of {count + len(results)} tasks have no result: {names}")
+
+
+@contextmanager
+def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iterator[Session]:
+    """Loads the encoder and finds the tasks; a disk that refuses is said in one line."""
+    groups = read_groups(subject.groups)
+    model = load(subject)
+    found = find_tasks(subject.data, protocol, subject.tasks, groups)
+    session = Session(model, found.tasks, {}, {}, console)
+    for name, error in found.failures.items():
+        session.fail(name, error)
+    for task in found.tasks:
+        try:
+            session.checksums[task.name] = task.checksum()
+        except UserError as error:
+            session.fail(task.name, error)
+    check_name(model.name, model.checksum, subject.out)
+    if not session.usable():
+        session.finish([])
+    try:
+        yield session
+    except StorageError as error:
+        raise UserError(f"results cannot be written: {error}; the same command goes on") from None
+
+
+def check_name(name: str, checksum: str, out: Path) -> None:
+    """Raises where other weights have results under this name, or under one with the same files."""
+    if len(name) > LONGEST_NAME:
+        raise UserError(f"the encoder's name has {len(name)} characters; give a --name of {LONGEST_NAME} at most")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give --out a folder")
+    for other in read_all(out)[0] if out.exists() else ():
+        if plain(other.encoder) == plain(name) and other.encoder_checksum != checksum:
+            raise UserError(
+                f"{out / other.file_name} is about other weights of the same name, '{other.encoder}': "
+                "give --name or another --out"
+            )

@@ -1,0 +1,50 @@
+"""The flags of vivi evaluate vid-robust."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vivi.evaluate.vid_robust.scores import Reduction
+from vivi.runtime.errors import UserError, check_ranges
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """Whose predictions are scored, on which set of frames."""
+
+    encoder: str = ""
+    """A run that was trained with labels, or timm:NAME with the classifier it has (pretrained, or with --weights)."""
+    frames: Path | None = None
+    """Folder of the frames: the one that the names in pmsets.json start from."""
+    metadata: Path | None = None
+    """Folder with pmsets.json and labels.json; none: FRAMES, FRAMES/metadata, or beside FRAMES."""
+    predictions: Path | None = None
+    """Instead of --encoder, a JSON file: for each frame its class, or a list of scores, one for each class of the set
+    or for each output of the classifier."""
+    class_map: Path | None = None
+    """A JSON file that says which outputs of the classifier belong to a class: class to outputs, or output to class;
+    none: rev_class_idx_map.json or class_idx_map.json of the metadata, for classifiers of ImageNet's 1,000."""
+    reduction: Reduction = "max"
+    """From the outputs that belong to a class to its score."""
+    farthest: int = 0
+    """k: neighbours that are farther away do not count; 0: all of the set."""
+    weights: Path | None = None
+    """A file of weights for timm:NAME."""
+    name: str = ""
+    """The classifier's name in results; none: that of its run, model or file."""
+    out: Path = Path("results")
+    """Folder for the results."""
+
+    def check(self) -> None:
+        check_ranges(self, {"farthest": (0, 10**6)})
+        if bool(self.encoder) == (self.predictions is not None):
+            raise UserError("give either --encoder, a classifier, or --predictions, a file of what one said")
+        if self.encoder and self.frames is None:
+            raise UserError("--encoder needs --frames, the folder of the frames that it is to look at")
+        if self.weights is not None and not self.encoder:
+            raise UserError("--weights goes with --encoder timm:NAME only")
+        if self.frames is None and self.metadata is None:
+            raise UserError("--predictions needs --metadata, a folder with pmsets.json and labels.json")
+        if self.frames is not None and not self.frames.is_dir():
+            raise UserError(f"there is no folder {self.frames}; --frames is the folder of the frames")
