@@ -11,7 +11,7 @@ import torch
 
 from vivi.data.image_lists import read_list, read_names
 from vivi.evaluate import lists
-from vivi.evaluate.detection.annotations import read_content
+from vivi.evaluate.detection.sets import read_annotations
 from vivi.evaluate.models import read_weights
 from vivi.evaluate.results import read_all
 from vivi.evaluate.vid_robust.files import read_json
@@ -51,7 +51,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "images": ("images.txt", read_list),
     "images csv": ("images.csv", read_list),
     "names": ("names.json", read_names),
-    "coco": ("instances.json", read_content),
+    "coco": ("instances.json", read_annotations),
     "metrics": ("metrics.jsonl", lambda path: read_metrics(path.parent)),
 }
 
