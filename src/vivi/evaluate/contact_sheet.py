@@ -23,7 +23,7 @@ class Picture:
 
 
 def contact_sheet(rows: Sequence[Sequence[Picture | None]], side: int, title: str = "") -> bytes:
-    """The PNG of rows of pictures, each at most `side` pixels wide and high; where there is None, a place is empty."""
+    """The PNG of rows of pictures, each at most `side` pixels wide and high; None leaves a place empty."""
     cell = side + 2 * _BORDER
     pitch, height = cell + _GAP, cell + _TEXT + _GAP
     top = _TEXT + _GAP if title else 0

@@ -8,7 +8,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from vivi.evaluate.vid_robust.files import counted
+from vivi.evaluate.metadata import counted
 from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.evaluate.vid_robust.scores import Interval
 from vivi.report.board_html import file_links, table_cell
