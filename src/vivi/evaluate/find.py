@@ -9,9 +9,8 @@ from pathlib import Path
 
 from vivi.evaluate.examples import Original, Task
 from vivi.evaluate.lists import is_task, read_task
-from vivi.evaluate.names import checked_names
 from vivi.evaluate.originals import is_there, read_original
-from vivi.evaluate.results import Protocol
+from vivi.evaluate.results import Protocol, checked_names
 from vivi.evaluate.tasks import VTAB, Definition, Group, definition
 from vivi.runtime.errors import UserError
 
