@@ -204,7 +204,7 @@ def backbone_with_weights(architecture: Architecture, state: Mapping[str, Tensor
     """The network with these weights; raises where they do not fit."""
     try:
         _check_shapes(architecture, state)
-        backbone = architecture.create_or_explain()
+        backbone = architecture.create()
         check_values(state, backbone.state_dict(), where)
         backbone.load_state_dict(state)
     except RuntimeError as error:
@@ -218,7 +218,7 @@ def _check_shapes(architecture: Architecture, state: Mapping[str, Tensor]) -> No
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         try:
             outline = architecture.create()
-        except Exception:  # it needs real numbers while it is made, or cannot be made; create_or_explain tells
+        except UserError:  # it needs real numbers while it is made, or cannot be made; the caller's create tells
             return
     # Counters that change no output; some files lack them, and torch would warn of the meta device.
     counters = {name: own for name, own in outline.state_dict().items() if name.endswith("num_batches_tracked")}
