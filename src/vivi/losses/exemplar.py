@@ -100,8 +100,9 @@ def batch_hard_triplet_loss(embeddings: Tensor, group: int = 1) -> tuple[Tensor,
 
 def distances_of_frames(embeddings: Tensor) -> Tensor:
     """Squared distances of all pairs of frames: (..., shots, frames, d) -> (..., shots, frames, shots, frames)."""
-    of_shots = embeddings.shape[-3:-1]
-    return squared_distances(embeddings.flatten(-3, -2)).unflatten(-1, of_shots).unflatten(-3, of_shots)
+    shots, frames = embeddings.shape[-3:-1]
+    distances = squared_distances(embeddings.flatten(-3, -2))  # (..., shots * frames, shots * frames)
+    return distances.unflatten(-1, (shots, frames)).unflatten(-3, (shots, frames))
 
 
 def squared_distances(points: Tensor) -> Tensor:

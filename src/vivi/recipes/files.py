@@ -176,7 +176,9 @@ def _parse_loss(value: Any, where: str, name: str) -> LossSettings | None:
     kind = settings.pop(_KIND)
     if not isinstance(kind, str) or kind not in known:
         raise UserError(f"{where}: {name} is {_short(kind)}; it must be one of {', '.join(known)}")
-    loss: LossSettings | None = known[kind] and _parse_dataclass(known[kind], settings, where, f"{name}.")
+    loss: LossSettings | None = None
+    if known[kind] is not None:
+        loss = _parse_dataclass(known[kind], settings, where, f"{name}.")
     return loss
 
 
