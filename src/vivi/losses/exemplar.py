@@ -102,7 +102,8 @@ def distances_of_frames(embeddings: Tensor) -> Tensor:
     """Squared distances of all pairs of frames: (..., shots, frames, d) -> (..., shots, frames, shots, frames)."""
     shots, frames = embeddings.shape[-3:-1]
     distances = squared_distances(embeddings.flatten(-3, -2))  # (..., shots * frames, shots * frames)
-    return distances.unflatten(-1, (shots, frames)).unflatten(-3, (shots, frames))
+    pairs: Tensor = distances.unflatten(-1, (shots, frames)).unflatten(-3, (shots, frames))
+    return pairs
 
 
 def squared_distances(points: Tensor) -> Tensor:

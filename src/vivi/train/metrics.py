@@ -45,7 +45,7 @@ class MetricsLog:
 
         path = run / "metrics.jsonl"
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        with storage(run):
+        with storage(path):
             (run / "tensorboard").mkdir(parents=True, exist_ok=True)
             _cut(path, restored_step)
             self._lines = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()

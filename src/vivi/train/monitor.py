@@ -162,7 +162,9 @@ def central_squares(images: Sequence[Image], size: int) -> Tensor:
 def watched_images(images: LabelledImages, size: int) -> Watched:
     """Some images, evenly over all."""
     squares, labels, unreadable = sample_squares(images, size, MOST_IMAGES)
-    note = f"{len(unreadable):,} test images cannot be read; the first is {unreadable[0]}" if unreadable else ""
+    note = ""
+    if unreadable:
+        note = f"unreadable test images, left out: {len(unreadable):,}; the first is {unreadable[0]}"
     return Watched(squares, labels, torch.arange(len(labels)), note)
 
 
