@@ -111,12 +111,9 @@ class Result(Measured):
     top5: Share | None = None  # classifier: the share of labels among its first five; `score` is of the first
     sweep: tuple[Trial, ...] = ()
     quick: bool = False  # shortened schedules: for small studies, not to be compared with the paper
-    split: str = "lists"  # "own split": the images are not those of VTAB, or not all, or dealt by us
+    split: str = "lists"  # or "tfds"; "own split": the images are not those of VTAB, or not all, or dealt by us
     images: dict[str, Count] = field(default_factory=dict)  # of sweep, validation, final and test
     unreadable: CountOrZero = 0  # images that were left out
-    split: str = "lists"  # or "tfds"; "own split": the images are not those of VTAB, or not all, or dealt by us
-    images: dict[str, int] = field(default_factory=dict)  # of sweep, validation, final and test
-    unreadable: int = 0  # images that were left out
     settings: dict[str, Any] = field(default_factory=dict)  # batch, size, k, ...
 
     def __post_init__(self) -> None:

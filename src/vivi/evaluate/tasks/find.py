@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vivi.evaluate.names import checked_names
 from vivi.evaluate.tasks import originals, tfds
 from vivi.evaluate.tasks.definitions import VTAB, Definition, Group, definition
 from vivi.evaluate.tasks.examples import Original, Task
@@ -18,7 +17,7 @@ from vivi.evaluate.tasks.lists import is_task, read_task
 from vivi.runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from vivi.evaluate.results import Protocol
+    from vivi.evaluate.results import Protocol, checked_names
 
 # Of the draws of 1000, 800 and 200 images of original data sets, which are the same for everyone.
 DRAW = 2020
@@ -46,7 +45,7 @@ def find_tasks(data: Path, protocol: Protocol, wanted: Iterable[str], groups: Ma
     if not places:
         if find_places(data, "v2"):
             raise UserError(
-                f"{data} has lists of Version 2 only; {_TITLES[protocol]} needs the original data sets or TFDS folders"
+                f"{data} has lists of Version 2 only; {_TITLES[protocol]} needs original data sets or TFDS folders"
             )
         raise UserError(f"there is no task in {data}; vivi evaluate vtab --check {data} says what is looked for")
     checked_names(places)
