@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from vivi.data.image_lists import read_list, read_names
-from vivi.evaluate import lists
 from vivi.evaluate.detection.sets import read_annotations
 from vivi.evaluate.metadata import read_json
 from vivi.evaluate.models import read_weights
 from vivi.evaluate.results import read_all
+from vivi.evaluate.tasks import lists
 from vivi.model.encoder import build_encoder
 from vivi.model.files import Classifier, read_classifier, read_encoder, write_classifier, write_encoder
 from vivi.recipes import Encoder

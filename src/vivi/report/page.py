@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from vivi.evaluate.detection.result import DetectionResult
-from vivi.evaluate.names import plain
-from vivi.evaluate.results import AnyResult, Result, read_all
+from vivi.evaluate.results import AnyResult, Result, plain, read_all
 from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.prepare.corpus import Corpus
 from vivi.report import detection, robust

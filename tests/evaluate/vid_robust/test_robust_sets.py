@@ -182,7 +182,7 @@ def test_one_anchor_is_one_anchor() -> None:
 def test_bad_rows_are_left_out_counted_and_named(tmp_path: Path) -> None:
     pmsets = PMSETS | {"val/d/1.png": [], "val/e/1.png": [], "val/f/1.png": ["val/f/one.png"]}
     pmsets["val/b/5.png"] = ["val/b/5.png", "val/b/6.png", "val/b/7.png", "val/b/7.png"]
-    labels = LABELS | {"val/e/1.png": [3], "val/b/7.png": [0]} | dict.fromkeys(["val/f/1.png", "val/f/one.png"], [0])
+    labels = LABELS | {"val/e/1.png": [3], "val/b/7.png": [0]} | {frame: [0] for frame in ("val/f/1.png", "val/f/one.png")}
     robust = read_set(write(tmp_path, pmsets=pmsets, labels=labels, classes=["x", "y", "z"]))
     assert [anchor.frame for anchor in robust.anchors] == ["val/a/10.png", "val/b/5.png"]
     assert robust.anchors[1].neighbours == (("val/b/7.png", 2),)  # itself and a second time are nothing new
@@ -226,7 +226,8 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
     write(tmp_path, pmsets={}, labels=LABELS)
     assert refusal(lambda: read_set(tmp_path)) == f"{tmp_path} has no anchors"
     write(tmp_path, pmsets=PMSETS)
-    for label in (None, "zebra", [None], [0.5], {}):
+    wrong: tuple[object, ...] = (None, "zebra", [None], [0.5], {})
+    for label in wrong:
         write(tmp_path, labels=LABELS | {"val/b/5.png": label})
         assert "labels.json is not in the format that is expected: Expected" in refusal(lambda: read_set(tmp_path))
     write(tmp_path, labels=LABELS, pmsets={"a": "b"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import numpy as np
 import torch
 from PIL import Image, ImageColor
@@ -16,7 +17,7 @@ COLUMNS, ROWS, SIDE = 4, 2, 300
 SCORE = 0.3  # of a detection that is shown, at least
 
 
-def draw_detections(data: DetectionSet, detections: list[Detections]) -> bytes:
+def draw_detections(data: DetectionSet, detections: Sequence[Detections]) -> bytes:
     """A PNG of images with objects, evenly over all of a set: the truth in white, detections in the colours of their
     classes. `detections` are those of all images of the set, in its order."""
     full = [number for number, image in enumerate(data.images) if len(image.labels)]

@@ -231,8 +231,9 @@ def _open(folder: Path, row: _ImageRow) -> DetectionImage | str:
     if (row.width, row.height) not in ((None, None), (width, height)):
         turned = "; store it upright, EXIF is not followed" if (row.height, row.width) == (width, height) else ""
         return f"it is {width} × {height}, not {row.width} × {row.height}{turned}"
-    nothing = np.zeros(0)
-    return DetectionImage(row.id, path, width, height, nothing, nothing, nothing, nothing, size)
+    boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+    areas, crowd = np.zeros(0, np.float32), np.zeros(0, np.bool_)
+    return DetectionImage(row.id, path, width, height, boxes, labels, areas, crowd, size)
 
 
 def _size(path: Path) -> tuple[int, int]:

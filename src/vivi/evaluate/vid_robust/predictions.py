@@ -145,7 +145,7 @@ def read_predictions(path: Path, robust: RobustSet, k: int, reduction: Reduction
         reduced |= _is_reduced(outputs)
         found |= zip(rows, classes_of(np.array([*rows.values()]), outputs, reduction), strict=True)
     if not found:
-        first = next(((bad[0], reason) for reason, bad in wrong.items()), (frames[0], "is not there"))
+        first = next(((bad[0], reason) for reason, bad in wrong.items()), (frames[0], "it is not there"))
         raise UserError(
             f"{path} has no prediction for any of {len(frames):,} frames (the first, {first[0]}: {first[1]})"
         )

@@ -153,10 +153,7 @@ def _anchors(
             (outside, "frames are left out, their paths lead out of the folder"),
             (unlabelled, f"anchors are left out, {no_label}"),
             (strangers, f"neighbours are left out, {no_label}"),
-            (
-                [a for a in lists if a not in apart],
-                "anchors are left out, numbers do not tell how far neighbours are",
-            ),
+            (unclear, "anchors are left out, numbers do not tell how far neighbours are"),
         )
         if frames
     ]
