@@ -169,7 +169,7 @@ def test_chunks_hold_all_crops_in_order(count: int) -> None:
 
     assert torch.equal(in_chunks(crop, images), crops(images, boxes, flips, 12))
     assert all(len(chunk) <= 32 for chunk in chunks) and sum(map(len, chunks)) == count
-    one_by_one = [crops(images[[n]], boxes[[n]], flips[[n]], 12) for n in range(count)]
+    one_by_one = [crops(images[n : n + 1], boxes[n : n + 1], flips[n : n + 1], 12) for n in range(count)]
     torch.testing.assert_close(torch.cat(one_by_one), torch.cat(chunks), rtol=0, atol=1e-3)
 
 

@@ -40,7 +40,7 @@ def augment(
         return autoaugment(cropped, uniforms[:, AUTOAUGMENT], settings.policy).div(127.5).sub_(1).to(dtype)
     kernel = cuda_kernel(images.memory.device)
     if kernel and settings.contrast == 0:
-        return kernel.crop(images, boxes, flips, settings.size, dtype, settings, uniforms)
+        return kernel(images, boxes, flips, settings.size, dtype, settings, uniforms)
     on_device = torch.from_numpy(uniforms).to(images.memory.device)
 
     def crop_and_colour(part: slice) -> Tensor:

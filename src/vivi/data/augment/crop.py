@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -78,7 +77,7 @@ def crops(
     """The box (y, x, height, width) of each image, mirrored where `flips` says so: (n, 3, size, size), 0 to 255,
     rounded for uint8."""
     if kernel := cuda_kernel(images.memory.device):
-        return kernel.crop(images, boxes, flips, size, dtype)
+        return kernel(images, boxes, flips, size, dtype)
 
     def crop(part: slice) -> Tensor:
         box_sizes = boxes[part] * np.array([0, 0, 1, 1])  # the canvas holds each box in its upper left corner
@@ -137,11 +136,11 @@ def _weights(start: Tensor, length: Tensor, reverse: Tensor, pixels: int, size: 
 
 
 @cache
-def cuda_kernel(device: torch.device) -> ModuleType | None:
-    """kernel.py, where it runs on the device; else plain torch does the work: where Triton is missing, or does not
+def cuda_kernel(device: torch.device) -> Callable[..., Tensor] | None:
+    """kernel.crop, where it runs on the device; else plain torch does the work: where Triton is missing, or does not
     know the GPU."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return None
     from vivi.data.augment import kernel
 
-    return kernel if kernel.works(device) else None
+    return kernel.crop if kernel.works(device) else None
