@@ -182,7 +182,9 @@ def test_one_anchor_is_one_anchor() -> None:
 def test_bad_rows_are_left_out_counted_and_named(tmp_path: Path) -> None:
     pmsets = PMSETS | {"val/d/1.png": [], "val/e/1.png": [], "val/f/1.png": ["val/f/one.png"]}
     pmsets["val/b/5.png"] = ["val/b/5.png", "val/b/6.png", "val/b/7.png", "val/b/7.png"]
-    labels = LABELS | {"val/e/1.png": [3], "val/b/7.png": [0]} | {frame: [0] for frame in ("val/f/1.png", "val/f/one.png")}
+    labels = (
+        LABELS | {"val/e/1.png": [3], "val/b/7.png": [0]} | {frame: [0] for frame in ("val/f/1.png", "val/f/one.png")}
+    )
     robust = read_set(write(tmp_path, pmsets=pmsets, labels=labels, classes=["x", "y", "z"]))
     assert [anchor.frame for anchor in robust.anchors] == ["val/a/10.png", "val/b/5.png"]
     assert robust.anchors[1].neighbours == (("val/b/7.png", 2),)  # itself and a second time are nothing new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import numpy as np
 import torch
 from PIL import Image, ImageColor
