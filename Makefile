@@ -1,15 +1,24 @@
-# make test: set up, then all tests.   make demo: set up, then the main job, ending with a page to open.
+# make test: set up, then all tests.   make check: the core in a minute.   make docs: the documentation as a site.
+# make demo: set up, then the main job, ending with a page to open.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
 
-.PHONY: test demo lint setup clean
+.PHONY: test check docs demo lint setup clean
 
 # Two workers with a thread each: torch's threads wait for each other by spinning, and two pairs of them on two cores crawl.
 # No waiting for the disk: a kill does not need it, only a power cut would.
 test: lint
 	OMP_NUM_THREADS=1 VIVI_FSYNC=0 $(BIN)/pytest -n 2
+
+# The core alone, in under a minute: losses, the step, the sampler, checkpoints, recipes.
+check: setup
+	OMP_NUM_THREADS=1 VIVI_FSYNC=0 $(BIN)/pytest -n 2 tests/losses tests/train/test_step.py tests/train/test_checkpoint.py tests/data/test_plan.py tests/recipes
+
+docs: setup
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 lint: setup
 	$(BIN)/ruff check .

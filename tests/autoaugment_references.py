@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms import v2
 
-from vivi.data.augment.autoaugment import FIRST, FIRST_SIGN, SECOND, SECOND_SIGN, SUB_POLICIES, SUB_POLICY
+from vivi.data.augment.autoaugment import FIRST, FIRST_SIGN, SECOND, SECOND_SIGN, SUB_POLICY, sub_policies
 
 TORCHVISION = v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET)
 SIGNED = {"ShearX", "ShearY", "TranslateY", "Rotate"}
@@ -132,7 +132,7 @@ def tensorflow_magnitude(operation: str, level: int) -> float:
 def tensorflow_policy(image: Tensor, uniforms: list[float]) -> Tensor:
     pixels = image.permute(1, 2, 0).contiguous().numpy()
     for (operation, probability, level), applies, sign in zip(
-        SUB_POLICIES["v0"][int(uniforms[SUB_POLICY] * 25)],
+        sub_policies("v0")[int(uniforms[SUB_POLICY] * 25)],
         (uniforms[FIRST], uniforms[SECOND]),
         (uniforms[FIRST_SIGN], uniforms[SECOND_SIGN]),
         strict=True,

@@ -25,11 +25,11 @@ from mini_runs import SPACE, Run, all_runs
 from rich.console import Console
 from torch import Tensor
 
-from vivi.evaluate.examples import Examples
 from vivi.evaluate.features import square
-from vivi.evaluate.lists import read_task
 from vivi.evaluate.probes import STRENGTHS, accuracy, linear_probe
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
+from vivi.evaluate.tasks.examples import Examples
+from vivi.evaluate.tasks.lists import read_task
 from vivi.evaluate.vtab import evaluate_vtab
 from vivi.model.encoder import load_encoder
 from vivi.model.features import encode

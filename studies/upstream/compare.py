@@ -20,8 +20,8 @@ from rich.table import Table
 
 import vivi
 from vivi.evaluate.features import embed
-from vivi.evaluate.lists import read_task
 from vivi.evaluate.probes import knn_accuracy
+from vivi.evaluate.tasks.lists import read_task
 from vivi.model.files import write_encoder
 from vivi.model.vivi import build_model
 from vivi.recipes.files import find_recipe

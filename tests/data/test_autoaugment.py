@@ -25,7 +25,6 @@ from torchvision.transforms import v2
 from vivi.data.augment.autoaugment import (
     AUTOAUGMENT_UNIFORMS,
     FIRST,
-    SUB_POLICIES,
     Policy,
     apply,
     autoaugment,
@@ -33,6 +32,7 @@ from vivi.data.augment.autoaugment import (
     plan,
     posterize,
     solarize,
+    sub_policies,
     translate_y,
 )
 
@@ -71,7 +71,7 @@ def uniforms_of(count: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def operations_of(policy: Policy) -> list[str]:
-    return sorted({operation for sub_policy in SUB_POLICIES[policy] for operation, _, _ in sub_policy})
+    return sorted({operation for sub_policy in sub_policies(policy) for operation, _, _ in sub_policy})
 
 
 def levels_of(operation: str, policy: Policy) -> list[int]:
@@ -86,16 +86,16 @@ def levels_of(operation: str, policy: Policy) -> list[int]:
 def test_the_imagenet_list_is_torchvisions() -> None:
     theirs = TORCHVISION._get_policies(v2.AutoAugmentPolicy.IMAGENET)
     assert len(theirs) == 25
-    assert SUB_POLICIES["imagenet"] == tuple(
+    assert sub_policies("imagenet") == [
         tuple((operation, probability, level or 0) for operation, probability, level in pair) for pair in theirs
-    )
+    ]
 
 
 def test_the_v0_list_is_that_of_the_notes() -> None:
     found = re.findall(r"(\w+)\(([\d.]+),(\d+)\)", V0)
     steps = [(operation, float(probability), int(level)) for operation, probability, level in found]
-    assert SUB_POLICIES["v0"] == tuple(zip(steps[::2], steps[1::2], strict=True))
-    assert len(SUB_POLICIES["v0"]) == 25
+    assert sub_policies("v0") == list(zip(steps[::2], steps[1::2], strict=True))
+    assert len(sub_policies("v0")) == 25
 
 
 @pytest.mark.parametrize("operation", operations_of("imagenet"))
@@ -230,7 +230,7 @@ def test_operations_run_as_often_as_the_list_says(policy: Policy) -> None:
     count = 100_000
     operations = plan(uniforms_of(count), policy, chunk=count)
     expected: dict[tuple[str, float], float] = {}  # operation and magnitude: how often
-    for sub_policy in SUB_POLICIES[policy]:
+    for sub_policy in sub_policies(policy):
         for name, probability, level in sub_policy:
             value = magnitude(name, level, policy)
             signed = name in SIGNED or (policy == "imagenet" and name in ("Color", "Contrast", "Sharpness"))
@@ -249,7 +249,7 @@ def test_operations_run_as_often_as_the_list_says(policy: Policy) -> None:
 def test_an_operation_runs_once_for_all_that_have_it_first_and_once_for_those_that_have_it_second(
     policy: Policy,
 ) -> None:
-    stages = [{step[stage][0] for step in SUB_POLICIES[policy] if step[stage][1] > 0} for stage in (0, 1)]
+    stages = [{step[stage][0] for step in sub_policies(policy) if step[stage][1] > 0} for stage in (0, 1)]
     operations = plan(uniforms_of(2000), policy, chunk=2000)
     assert [operation.name for operation in operations] == sorted(stages[0]) + sorted(stages[1])
     parts = plan(uniforms_of(2000), policy, chunk=100)
@@ -261,14 +261,14 @@ def test_an_operation_runs_once_for_all_that_have_it_first_and_once_for_those_th
 @pytest.mark.parametrize("policy", POLICIES)
 def test_certain_operations_always_happen_and_impossible_ones_never(policy: Policy) -> None:
     least, most = np.float32(0), np.nextafter(np.float32(1), np.float32(0))
-    for index, sub_policy in enumerate(SUB_POLICIES[policy]):
+    for index, sub_policy in enumerate(sub_policies(policy)):
         uniforms = np.full((2, AUTOAUGMENT_UNIFORMS), (index + 0.5) / 25, np.float32)
         uniforms[0, FIRST:], uniforms[1, FIRST:] = least, most
         ran = [(operation.name, image) for operation in plan(uniforms, policy) for image in operation.images]
         assert [op for op, image in ran if image == 0] == [op for op, likely, _ in sub_policy if likely > 0]
         assert [op for op, image in ran if image == 1] == [op for op, likely, _ in sub_policy if likely == 1]
     last = plan(np.array([[most, 0, 0, 0, 0]], np.float32), policy)
-    assert [operation.name for operation in last] == [name for name, _, _ in SUB_POLICIES[policy][-1]]
+    assert [operation.name for operation in last] == [name for name, _, _ in sub_policies(policy)[-1]]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -37,7 +37,7 @@ SMALL = SynthesizeSettings(
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One finished folder that the tests only read."""
     out = tmp_path_factory.mktemp("synthesized") / "out"
-    synthesize(out, SMALL, progress=False)
+    synthesize(out, SMALL)
     return out
 
 
@@ -52,7 +52,7 @@ def decode(path: Path) -> npt.NDArray[np.float32]:
 
 
 def test_same_bytes_with_any_number_of_workers(made: Path, tmp_path: Path) -> None:
-    synthesize(tmp_path / "two", replace(SMALL, workers=2), progress=False)
+    synthesize(tmp_path / "two", replace(SMALL, workers=2))
     assert contents(tmp_path / "two") == contents(made)
 
 
@@ -162,11 +162,11 @@ def test_labels_differ_between_splits() -> None:
 def test_rerun_keeps_what_is_finished_and_makes_the_rest(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     settings = replace(SMALL, videos=2, tasks=False)
-    synthesize(out, settings, progress=False)
+    synthesize(out, settings)
     kept = (out / "video-00000.mp4").stat().st_mtime_ns
     (out / "video-00001.mp4").unlink()
     (out / "truth.json").unlink()
-    synthesize(out, replace(settings, workers=2), progress=False)
+    synthesize(out, replace(settings, workers=2))
     assert (out / "video-00000.mp4").stat().st_mtime_ns == kept
     assert (out / "video-00001.mp4").read_bytes() == (made / "video-00001.mp4").read_bytes()
     assert (out / "truth.json").exists()
@@ -175,43 +175,43 @@ def test_rerun_keeps_what_is_finished_and_makes_the_rest(made: Path, tmp_path: P
 def test_an_interrupted_run_leaves_whole_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
-    def interrupted(scene: videos.Scene, time: float) -> Image.Image:
-        drawn.append(time)
+    def interrupted(scene: videos.Scene, share: float) -> Image.Image:
+        drawn.append(share)
         if len(drawn) > 30:
             raise KeyboardInterrupt
-        return Image.new("RGB", (scene.width, scene.height))
+        return scene.light.shade
 
     out, settings = tmp_path / "out", replace(SMALL, videos=2, seconds=2.0, tasks=False)
     monkeypatch.setattr(videos, "render", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        synthesize(out, settings, progress=False)
+        synthesize(out, settings)
     assert sorted(path.name for path in out.iterdir()) == ["synthesize.json", "video-00000.mp4"]
     assert len(decode(out / "video-00000.mp4")) == 20
     monkeypatch.undo()
-    synthesize(out, settings, progress=False)
+    synthesize(out, settings)
     assert len(decode(out / "video-00001.mp4")) == 20
 
 
 def test_other_settings_in_the_same_folder_are_refused(made: Path) -> None:
     before = contents(made)
     with pytest.raises(UserError, match=r"seed 3 there, 4 asked.*--out"):
-        synthesize(made, replace(SMALL, seed=4), progress=False)
+        synthesize(made, replace(SMALL, seed=4))
     assert contents(made) == before
 
 
 def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "holiday.mp4").write_bytes(b"mine")
     with pytest.raises(UserError, match="holds other files"):
-        synthesize(tmp_path, SMALL, progress=False)
+        synthesize(tmp_path, SMALL)
     with pytest.raises(UserError, match="is a file"):
-        synthesize(tmp_path / "holiday.mp4", SMALL, progress=False)
+        synthesize(tmp_path / "holiday.mp4", SMALL)
     assert contents(tmp_path) == {"holiday.mp4": b"mine"}
 
 
 def test_a_broken_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "synthesize.json").write_text("{")
     with pytest.raises(UserError, match=r"synthesize\.json cannot be read"):
-        synthesize(tmp_path, SMALL, progress=False)
+        synthesize(tmp_path, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -225,15 +225,15 @@ def test_a_broken_record_is_named(tmp_path: Path) -> None:
 )
 def test_senseless_settings_fail_before_any_work(tmp_path: Path, change: dict[str, float], flag: str) -> None:
     with pytest.raises(UserError, match=flag):
-        synthesize(tmp_path / "out", replace(SMALL, **change), progress=False)  # type: ignore[arg-type]
+        synthesize(tmp_path / "out", replace(SMALL, **change))  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 
 def test_asking_for_more_videos_adds_them(tmp_path: Path) -> None:
     settings = replace(SMALL, videos=1, seconds=2.0, tasks=False)
-    synthesize(tmp_path / "grown", settings, progress=False)
-    synthesize(tmp_path / "grown", replace(settings, videos=2), progress=False)
-    synthesize(tmp_path / "at-once", replace(settings, videos=2), progress=False)
+    synthesize(tmp_path / "grown", settings)
+    synthesize(tmp_path / "grown", replace(settings, videos=2))
+    synthesize(tmp_path / "at-once", replace(settings, videos=2))
     grown, at_once = (
         {path.name: path.read_bytes() for path in (tmp_path / d).iterdir()} for d in ("grown", "at-once")
     )

@@ -14,12 +14,12 @@ from small_tasks import COUNTS, write_task
 from torch import Tensor
 
 from vivi.evaluate.estimate import sweep_seconds
-from vivi.evaluate.examples import Examples, Original, Task
-from vivi.evaluate.find import find_tasks, under_protocol
-from vivi.evaluate.lists import read_list, read_task
 from vivi.evaluate.results import Result, Score, Setting, Trial, read_results, write_result
 from vivi.evaluate.settings import Sweep
 from vivi.evaluate.tasks import VTAB, definition
+from vivi.evaluate.tasks.examples import Examples, Original, Task
+from vivi.evaluate.tasks.find import find_tasks, original_task
+from vivi.evaluate.tasks.lists import read_list, read_task
 from vivi.runtime.errors import UserError
 
 
@@ -191,7 +191,7 @@ def original() -> Original:
 
 def test_version_1_draws_1000_of_train_and_another_1000_of_both() -> None:
     known = VTAB[0]
-    task, again = (under_protocol(known, original(), "v1") for _ in range(2))
+    task, again = (original_task(known, original(), "v1") for _ in range(2))
     sweep, final = which(task.sweep), which(task.final)
     assert len(set(sweep)) == 1000 and max(sweep) < 3000
     assert which(task.validation) == list(range(3000, 3700)) and which(task.test) == list(range(4000, 4050))
@@ -201,7 +201,7 @@ def test_version_1_draws_1000_of_train_and_another_1000_of_both() -> None:
 
 
 def test_version_2_draws_800_and_200_and_joins_them() -> None:
-    task = under_protocol(VTAB[0], original(), "v2")
+    task = original_task(VTAB[0], original(), "v2")
     sweep, validation = which(task.sweep), which(task.validation)
     assert len(set(sweep)) == 800 and max(sweep) < 3000
     assert len(set(validation)) == 200 and min(validation) >= 3000
@@ -209,17 +209,17 @@ def test_version_2_draws_800_and_200_and_joins_them() -> None:
 
 
 def test_the_full_regime_takes_everything() -> None:
-    task = under_protocol(VTAB[0], original(), "full")
+    task = original_task(VTAB[0], original(), "full")
     assert which(task.sweep) == list(range(3000)) and which(task.final) == list(range(3700))
 
 
 def test_original_data_that_is_too_small_or_has_other_classes_is_told() -> None:
     nothing = numbered(0, 0)
     with pytest.raises(UserError, match="Caltech101 has too few images: none is left for validation"):
-        under_protocol(VTAB[0], Original(numbered(0, 9), nothing, numbered(9, 9)), "full")
+        original_task(VTAB[0], Original(numbered(0, 9), nothing, numbered(9, 9)), "full")
     many = Examples(numbered(0, 9).images, torch.arange(9) * 20)
     with pytest.raises(UserError, match="Caltech101 has 161 classes, 102 are known"):
-        under_protocol(VTAB[0], Original(many, many, many), "v2")
+        original_task(VTAB[0], Original(many, many, many), "v2")
 
 
 def write_cifar100(folder: Path, seed: int = 0) -> None:
@@ -266,7 +266,7 @@ def test_check_says_what_is_there_what_is_missing_and_where_to_get_it(tmp_path: 
     assert "lists, own split" in lines["SVHN"] and "16 / 8 / 24 / 12" in lines["SVHN"]
     assert "800 / 200 / 1,000 / 26,032" in lines["SVHN"]
     assert "lists" in lines["mine"] and "damaged" in lines["DTD"] and "nothing" in lines["Pets"]
-    assert "test.txt cannot be read" in said and "robots.ox.ac.uk" in said
+    assert "test.txt cannot be read" in said and "robots.ox.ac.uk" in said and "TFDS prepares it as kitti/3.*" in said
     assert "0 of VTAB's 19 tasks are exact, 2 on a split of their own, 17 missing or damaged; 1 of your own" in said
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import tarfile
 import warnings
@@ -100,10 +99,7 @@ def test_an_encoder_without_counters_is_loaded_without_a_word(tmp_path: Path) ->
         load_encoder(tmp_path)
 
 
-def test_a_class_whose_name_no_file_can_have_is_refused(tmp_path: Path) -> None:
-    classifier = Classifier(torch.ones(2, 3), torch.ones(2), ("a", "caf\udce9"))
+def test_a_class_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    classifier = Classifier(torch.ones(2, 3), torch.ones(2), ("a", "caf\udce9"))  # of a folder named in Latin-1
     write_classifier(tmp_path, classifier, 1)
-    assert read_classifier(tmp_path).classes == classifier.classes  # of a folder that was named in Latin-1
-    about = tmp_path / "classifier.json"
-    about.write_text(json.dumps({"classes": ["a", "\ud800"], "features": 3}))
-    assert f"{about} is missing or damaged" in refusal(lambda: read_classifier(tmp_path))
+    assert read_classifier(tmp_path).classes == classifier.classes

@@ -113,9 +113,9 @@ def test_a_process_whose_peer_is_killed_says_so(corpus: Path, tmp_path: Path) ->
         ({"LOCAL_RANK": "2"}, "LOCAL_RANK is '2'"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0'"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
-        ({"MASTER_ADDR": ""}, "MASTER_ADDR is not set"),
-        ({"MASTER_PORT": ""}, "MASTER_PORT is not set"),
-        ({"MASTER_PORT": "70000"}, "MASTER_PORT is '70000'"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR expected, but not set"),
+        ({"MASTER_PORT": ""}, "process 0 did not meet the others"),
+        ({"MASTER_PORT": "70000"}, "expected at 127.0.0.1:70000"),
     ],
 )
 def test_variables_that_make_no_sense_are_named(

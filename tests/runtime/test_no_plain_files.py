@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from vivi.data.image_lists import read_list, read_names
-from vivi.evaluate import lists
 from vivi.evaluate.detection.annotations import read_content
 from vivi.evaluate.models import read_weights
 from vivi.evaluate.results import read_all
+from vivi.evaluate.tasks import lists
 from vivi.evaluate.vid_robust.files import read_json
 from vivi.model.encoder import build_encoder
 from vivi.model.files import Classifier, read_classifier, read_encoder, write_classifier, write_encoder

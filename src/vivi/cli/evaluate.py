@@ -42,7 +42,7 @@ class Check:
     """A folder of tasks in VTAB-1k layout, or of original data sets, or both."""
 
     def run(self, console: Console) -> None:
-        from vivi.evaluate.check import print_check
+        from vivi.evaluate.tasks.check import print_check
 
         print_check(self.check, console)
 

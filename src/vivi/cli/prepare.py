@@ -75,7 +75,7 @@ class Synthesize:
     settings: OmitArgPrefixes[SynthesizeSettings] = field(default_factory=SynthesizeSettings)
 
     def run(self, console: Console) -> None:
-        synthesize(self.out, self.settings)
+        synthesize(self.out, self.settings, console)
         console.print(
             f"prepare them: vivi prepare {shlex.quote(str(self.out))} --out corpus/ --rate 5", soft_wrap=True
         )

@@ -35,7 +35,7 @@ def demo(out: Path, world: SynthesizeSettings, steps: int, console: Console) -> 
     if world.videos < 40:
         raise UserError(f"--videos is {world.videos}; a batch takes {SHOTS} training videos, so ask for 40 at least")
     console.rule(f"1  synthesize {world.videos} videos, and labelled images for five tasks")
-    synthesize(out / "videos", world)
+    synthesize(out / "videos", world, console)
     console.rule("2  prepare: decode, find shots, write the corpus")
     settings = PrepareSettings(rate=5.0, short_side=96, test_fraction=0.2)
     prepare([out / "videos"], out / "corpus", settings, console=console)

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console
 
 from vivi.demo.tasks import TASKS, Split, task_labels, write_task_images
 from vivi.demo.videos import plan_video, write_video
 from vivi.runtime.errors import UserError, check_ranges
 from vivi.runtime.machine import available_cores, children_ignore_ctrl_c
+from vivi.runtime.progress import ProgressLine
+from vivi.runtime.storage import StorageError, write_atomically
 
 # Goes up whenever the same settings give other pictures.
-FORMAT = 1
+FORMAT = 2
 # Task images one job draws: large enough that handing out jobs costs nothing.
 IMAGES_PER_JOB = 50
 
@@ -65,27 +66,28 @@ class SynthesizeSettings:
         ]
 
 
-@dataclass(frozen=True)
-class Job:
-    """One piece of work for a process: a module-level function, its arguments, and the files it accounts for."""
-
-    kind: str
-    files: int
-    function: Callable[..., None]
-    arguments: tuple[Any, ...]
+Job = Callable[[], None]
 
 
-def synthesize(out: Path, settings: SynthesizeSettings, progress: bool = True) -> None:
+def synthesize(out: Path, settings: SynthesizeSettings, console: Console | None = None) -> None:
     """Write videos, true shot boundaries and tasks into `out`; keep what an earlier run finished."""
     check_settings(settings)
-    claim_folder(out, settings)
-    jobs = video_jobs(out, settings)
-    if settings.tasks:
-        jobs += task_jobs(out, settings)
-    run_jobs(jobs, settings.workers or available_cores(), progress)
-    write_text(out / "truth.json", truth_json(settings))
-    if settings.tasks:
-        write_task_lists(out, settings)
+    try:
+        claim_folder(out, settings)
+        jobs = [*video_jobs(out, settings), *(task_jobs(out, settings) if settings.tasks else ())]
+        workers = min(settings.workers or available_cores(), len(jobs))
+        with ProgressLine("synthesize", len(jobs), console or Console(quiet=True)) as progress:
+            for done, _ in enumerate(run_jobs(jobs, workers), start=1):
+                progress.show(done, f"{done}/{len(jobs)} videos and blocks of {IMAGES_PER_JOB} task images")
+        write_truth(out, settings)
+        if settings.tasks:
+            write_task_lists(out, settings)
+    except (StorageError, OSError) as error:
+        advice = "finished files are kept: make room, or choose another --out, and run the same command again"
+        raise UserError(f"synthesize: cannot write {error}; {advice}.") from error
+    except BrokenProcessPool as error:
+        advice = "run the same command again with fewer --workers; finished files are kept"
+        raise UserError(f"synthesize: a worker process was killed (out of memory?); {advice}.") from error
 
 
 def check_settings(settings: SynthesizeSettings) -> None:
@@ -105,116 +107,74 @@ def check_settings(settings: SynthesizeSettings) -> None:
     check_ranges(settings, ranges)
 
 
-def recorded(settings: SynthesizeSettings) -> dict[str, Any]:
-    """The settings that decide what is in the files."""
-    values = {"format": FORMAT, **asdict(settings)}
-    del values["workers"]
-    return values
-
-
 def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
     """Make `out` ours: new, empty, or begun with the same settings, perhaps with fewer videos."""
     record = out / "synthesize.json"
+    asked = {"format": FORMAT, **asdict(settings)}
+    del asked["workers"]  # changes nothing in the files
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give a folder to write to.")
-    if not record.exists():
-        if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
-            raise UserError(f"{out} holds other files; give --out a new or empty folder.")
+    if record.exists():
         try:
-            out.mkdir(parents=True, exist_ok=True)
-            write_text(record, json.dumps(recorded(settings), indent=1) + "\n")
-        except OSError as error:
-            raise UserError(f"{out} cannot be written to ({error.strerror}); choose another --out.") from error
-        return
-    try:
-        found = dict(json.loads(record.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{record} cannot be read; remove {out} or choose another --out.") from error
-    asked = recorded(settings)
-    more_videos = isinstance(found.get("videos"), int) and found["videos"] < settings.videos
-    if more_videos:
-        found["videos"] = settings.videos
-    differences = [
-        f"{name} {found.get(name)} there, {asked.get(name)} asked"
-        for name in sorted(asked.keys() | found.keys())
-        if found.get(name) != asked.get(name)
-    ]
-    if differences:
-        raise UserError(f"{out} was made with other settings ({'; '.join(differences)}); choose another --out.")
-    if more_videos:
-        write_text(record, json.dumps(asked, indent=1) + "\n")
+            before = dict(json.loads(record.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"{record} cannot be read; remove {out} or choose another --out.") from error
+        differences = [
+            f"{name} {before.get(name)} there, {asked.get(name)} asked"
+            for name in sorted(asked.keys() | before.keys())
+            if before.get(name) != asked.get(name)
+            and not (name == "videos" and isinstance(before.get(name), int) and before[name] < settings.videos)
+        ]
+        if differences:
+            raise UserError(f"{out} was made with other settings ({'; '.join(differences)}); choose another --out.")
+    elif out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
+        raise UserError(f"{out} holds other files; give --out a new or empty folder.")
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(record, json.dumps(asked, indent=1) + "\n")
 
 
 def video_name(index: int) -> str:
     return f"video-{index:05d}.mp4"
 
 
-def video_jobs(out: Path, settings: SynthesizeSettings) -> list[Job]:
+def video_jobs(out: Path, settings: SynthesizeSettings) -> Iterator[Job]:
     """A job for each video that is not there yet."""
-    paths = [out / video_name(index) for index in range(settings.videos)]
-    facts = (settings.seconds, settings.rate, settings.size)
-    return [
-        Job("videos", 1, write_video, (path, settings.seed, index, *facts))
-        for index, path in enumerate(paths)
-        if not path.exists()
-    ]
+    for index in range(settings.videos):
+        path = out / video_name(index)
+        if not path.exists():
+            yield partial(write_video, path, settings.seed, index, settings.seconds, settings.rate, settings.size)
 
 
-def task_jobs(out: Path, settings: SynthesizeSettings) -> list[Job]:
+def task_jobs(out: Path, settings: SynthesizeSettings) -> Iterator[Job]:
     """A job for each block of task images; images that are there are kept by the job itself."""
-    jobs: list[Job] = []
     for task in TASKS:
         for split in settings.splits():
             folder = out / "tasks" / task / "images" / split.name
             folder.mkdir(parents=True, exist_ok=True)
             for start in range(0, split.images, IMAGES_PER_JOB):
                 block = range(start, min(split.images, start + IMAGES_PER_JOB))
-                arguments = (folder, task, split, block, settings.seed, settings.task_size)
-                jobs.append(Job("task images", len(block), write_task_images, arguments))
-    return jobs
+                yield partial(write_task_images, folder, task, split, block, settings.seed, settings.task_size)
 
 
-def run_jobs(jobs: list[Job], workers: int, progress: bool) -> None:
-    """Run all jobs, in this process or in several, and show how far they are."""
-    totals: Counter[str] = Counter()
-    for job in jobs:
-        totals[job.kind] += job.files
-    columns = (TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, disable=not progress) as bar:
-        rows = {kind: bar.add_task(kind, total=total) for kind, total in totals.items()}
-        for job in finished_jobs(jobs, min(workers, len(jobs))):
-            bar.advance(rows[job.kind], job.files)
-
-
-def finished_jobs(jobs: list[Job], workers: int) -> Iterator[Job]:
-    """Each job when it is done."""
+def run_jobs(jobs: list[Job], workers: int) -> Iterator[None]:
+    """Run all jobs, in this process or in several; yields whenever one is done."""
     if workers <= 1:
         for job in jobs:
-            job.function(*job.arguments)
-            yield job
+            yield job()
         return
     # Spawned, not forked: the caller may hold threads (torch, rich) that do not survive a fork.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         with children_ignore_ctrl_c():  # the pool starts its processes when it is given work
-            futures = {pool.submit(job.function, *job.arguments): job for job in jobs}
+            futures = [pool.submit(job) for job in jobs]
         try:
             for future in as_completed(futures):
-                future.result()
-                yield futures[future]
-        except OSError as error:
+                yield future.result()
+        finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            advice = "finished files are kept: make room and run the same command again"
-            raise UserError(f"synthesize: cannot write {error.filename} ({error.strerror}); {advice}.") from error
-        except BrokenProcessPool as error:
-            advice = "run the same command again with fewer --workers; finished files are kept"
-            raise UserError(f"synthesize: a worker process was killed (out of memory?); {advice}.") from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
-def truth_json(settings: SynthesizeSettings) -> str:
-    """The true shot boundaries of every video, from the plans alone."""
+def write_truth(out: Path, settings: SynthesizeSettings) -> None:
+    """Write the true shot boundaries of every video, from the plans alone."""
     truth = {}
     for index in range(settings.videos):
         plan = plan_video(settings.seed, index, settings.seconds, settings.rate)
@@ -223,26 +183,22 @@ def truth_json(settings: SynthesizeSettings) -> str:
             "seconds": round(plan.frames / settings.rate, 6),
             "boundaries": plan.boundaries(settings.rate),
         }
-    return json.dumps(truth, indent=1) + "\n"
+    write_text(out / "truth.json", json.dumps(truth, indent=1) + "\n")
 
 
 def write_task_lists(out: Path, settings: SynthesizeSettings) -> None:
     """Write each task's lists in the layout of VTAB-1k, and the names of its classes."""
     for task, classes in TASKS.items():
         folder = out / "tasks" / task
-        lines = {}
+        lists = {}
         for split in settings.splits():
-            labels = task_labels(task, split, settings.seed)
-            lines[split.name] = "".join(
-                f"images/{split.name}/{index:06d}.jpg {label}\n" for index, label in enumerate(labels)
-            )
-            write_text(folder / f"{split.name}.txt", lines[split.name])
-        write_text(folder / "train800val200.txt", lines["train800"] + lines["val200"])
-        write_text(folder / "classes.txt", "".join(f"{name}\n" for name in classes))
+            labels = enumerate(task_labels(task, split, settings.seed))
+            lists[split.name] = "".join(f"images/{split.name}/{k:06d}.jpg {label}\n" for k, label in labels)
+        lists["train800val200"] = lists["train800"] + lists["val200"]
+        lists["classes"] = "".join(f"{name}\n" for name in classes)
+        for name, text in lists.items():
+            write_text(folder / f"{name}.txt", text)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file in one piece."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+    write_atomically(path, text.encode(), sync=False)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from vivi.evaluate.examples import Task
 from vivi.evaluate.models import Model
 from vivi.evaluate.runs import Job
 from vivi.evaluate.settings import Sweep
+from vivi.evaluate.tasks.examples import Task
 from vivi.runtime.progress import duration
 
 # An image that is only classified costs about a third of one that is trained on.

@@ -11,12 +11,12 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vivi.evaluate.examples import Examples, Task
 from vivi.evaluate.features import embed
 from vivi.evaluate.probes import STRENGTHS, accuracy, knn_accuracy, linear_probe
 from vivi.evaluate.results import Protocol, Result, Score, write_result
 from vivi.evaluate.settings import Neighbours, Subject
 from vivi.evaluate.subject import open_session
+from vivi.evaluate.tasks.examples import Examples, Task
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.errors import UserError
 from vivi.runtime.progress import ProgressLine

@@ -151,10 +151,10 @@ def _timm(name: str, weights: Path | None, size: int) -> _Found:
     architecture = _timm_architecture(name)
     if weights is None:
         architecture = _at_size(architecture, size)
-        backbone = architecture.create_or_explain(pretrained=True)
+        backbone = architecture.create(pretrained=True)
         return _Found(name, backbone, architecture.size, architecture.mean, architecture.std)
     state = read_weights(weights)  # before the network is made: a missing file is told at once
-    backbone = architecture.create_or_explain()
+    backbone = architecture.create()
     load_weights(backbone, state, weights, str(architecture))
     size = _resize(backbone, architecture, size, str(weights))
     stem = Path(weights.name.removesuffix(".tar")).stem
@@ -176,7 +176,7 @@ def _untrained(name: str, size: int) -> _Found:
         raise UserError(f"neither a recipe nor a model of timm is called '{name}'{hint}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # of the CPU alone, where weights are made
-        backbone = architecture.create_or_explain()
+        backbone = architecture.create()
         if settings.initialisation == "glorot":
             glorot(backbone)
     return _Found(f"untrained {name}", backbone, architecture.size, architecture.mean, architecture.std)

@@ -10,8 +10,8 @@ from itertools import islice, tee
 import torch
 from torch import Tensor
 
-from vivi.evaluate.examples import Examples
 from vivi.evaluate.features import square
+from vivi.evaluate.tasks.examples import Examples
 from vivi.runtime.machine import available_cores
 from vivi.runtime.read_ahead import map_ahead
 

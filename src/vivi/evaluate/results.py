@@ -1,52 +1,92 @@
-"""results/*.json: one file for each encoder, benchmark, protocol and task. Reports read only these."""
+"""results/*.json: one file for each encoder, benchmark and task or set. Reports read only these.
+
+The types below are the schema: each field with the values it may have. What a file holds is checked against them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
 import statistics
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from vivi.evaluate.detection.result import DetectionResult, read_detection
-from vivi.evaluate.fields import read_fields
-from vivi.evaluate.measured import Measured
-from vivi.evaluate.names import plain
+import msgspec
+from msgspec import Meta
+
 from vivi.evaluate.tasks import Group
-from vivi.evaluate.vid_robust.result import RobustResult, read_robust
+from vivi.evaluate.vid_robust.scores import Curve, Reduction
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import read_file, storage, write_atomically
 
 FORMAT = 1
-_PACKAGES = ("vivi", "torch", "torchvision", "timm")
+_MOST = 2**53  # larger numbers are damage, and no float holds them exactly
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=1, le=_MOST)]
+CountOrZero = Annotated[int, Meta(ge=0, le=_MOST)]
+Amount = Annotated[float, Meta(ge=0, le=_MOST)]
+Name = Annotated[str, Meta(min_length=1)]
 Benchmark = Literal["vtab", "knn", "linear", "classifier"]
 Protocol = Literal["v1", "v2", "full"]
+
+
+def plain(name: str) -> str:
+    """A name as a part of a file's name."""
+    return re.sub(r"[^\w.()=+%-]+", "_", name) or "_"
+
+
+def checked_names(names: Iterable[str]) -> None:
+    """Raises for two names that would share files."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(plain(name).lower(), name)
+        if other != name:
+            raise UserError(f"'{name}' and '{other}' would have the same file names; rename one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What every result has: where it comes from."""
+
+    notes: tuple[str, ...] = ()  # what else there is to know: what was left out, and why
+    picture: str = ""  # a PNG beside the result's file
+    encoder_from: str = ""  # as it was given
+    encoder_checksum: str = ""
+    data_checksum: str = ""
+    seconds: Amount = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+# --- vtab, knn, linear, classifier ---
 
 
 @dataclass(frozen=True)
 class Setting:
     """One point of the sweep."""
 
-    lr: float
-    steps: int
+    lr: Amount
+    steps: Count
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a setting was worth: the accuracy on validation images, between 0 and 1."""
+    """The accuracy of a setting on validation images."""
 
     setting: Setting
-    accuracy: float
+    accuracy: Share
 
 
 @dataclass(frozen=True)
 class Score:
-    """Test accuracies, between 0 and 1, of the chosen setting: one for each seed."""
+    """Test accuracies of the chosen setting: one for each seed."""
 
-    accuracies: tuple[float, ...]
+    accuracies: Annotated[tuple[Share, ...], Meta(min_length=1)]
     setting: Setting | None = None  # a probe has none
     chosen_by: str = ""  # in words: what made this setting the chosen one
 
@@ -59,22 +99,28 @@ class Score:
 class Result(Measured):
     """An encoder's accuracy on a task, and all that tells how it was measured."""
 
-    encoder: str  # the name in tables
+    encoder: Name  # the name in tables
     benchmark: Benchmark
     protocol: Protocol
-    task: str
-    title: str
+    task: Name
+    title: Name
     group: Group
-    classes: int
+    classes: Count
     score: Score  # vtab: of the setting with the best mean over tasks, unless only the task's own was asked for
     score_per_task: Score | None = None  # vtab: of the setting that is best on this task, where it was asked for
-    top5: float | None = None  # classifier: the share of labels among its first five; `score` is of the first
+    top5: Share | None = None  # classifier: the share of labels among its first five; `score` is of the first
     sweep: tuple[Trial, ...] = ()
     quick: bool = False  # shortened schedules: for small studies, not to be compared with the paper
-    split: str = "lists"  # "own split": the images are not those of VTAB, or not all, or dealt by us
-    images: dict[str, int] = field(default_factory=dict)  # of sweep, validation, final and test
-    unreadable: int = 0  # images that were left out
+    split: str = "lists"  # or "tfds"; "own split": the images are not those of VTAB, or not all, or dealt by us
+    images: dict[str, Count] = field(default_factory=dict)  # of sweep, validation, final and test
+    unreadable: CountOrZero = 0  # images that were left out
     settings: dict[str, Any] = field(default_factory=dict)  # batch, size, k, ...
+
+    def __post_init__(self) -> None:
+        if self.top5 is not None and self.benchmark != "classifier":
+            raise ValueError("top5 belongs to a classifier")
+        if self.top5 is not None and self.top5 < self.score.median:
+            raise ValueError("top5 is less than the accuracy")
 
     @property
     def file_name(self) -> str:
@@ -82,19 +128,112 @@ class Result(Measured):
         return f"{plain(self.encoder)}--{self.benchmark}-{self.protocol}{quick}--{plain(self.task)}.json"
 
 
-def versions() -> dict[str, str]:
-    """Of what an accuracy may depend on."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+# --- vid-robust ---
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"  # run from its source
+@dataclass(frozen=True)
+class RobustResult(Measured):
+    """pm-0 ... pm-k of a classifier, and all that tells how they were measured. Its picture: the worst anchors."""
 
+    encoder: Name  # the name in tables
+    set: Name
+    curve: Curve
+    anchors: Count
+    frames: Count  # anchors and neighbours, those without a prediction too
+    classes: Count
+    reduction: Reduction | None  # from the classifier's outputs to the set's classes; None: they are the same
+    benchmark: Literal["vid-robust"] = "vid-robust"
+    classifier_checksum: str = ""  # of all its weights, or of the file of its predictions
+    class_map_checksum: str = ""  # none: there is no class map
+
+    def __post_init__(self) -> None:
+        complete, strict = self.curve.complete, self.curve.strict
+        if not complete or len(complete) != len(strict):
+            raise ValueError("curve is empty, or has two lengths")
+        for interval in (*complete, *strict):
+            if not (0 <= interval.right <= interval.n <= _MOST and 0 <= interval.low <= interval.high <= 1):
+                raise ValueError("curve has an impossible interval")
+
+    @property
+    def file_name(self) -> str:
+        return f"{plain(self.encoder)}--{self.benchmark}--{plain(self.set)}.json"
+
+    @property
+    def farthest(self) -> int:
+        """k of the farthest neighbours."""
+        return len(self.curve.complete) - 1
+
+
+# --- detection ---
+
+
+@dataclass(frozen=True)
+class Precision:
+    """COCO's average precisions; None where no object has that size."""
+
+    ap: Share
+    ap50: Share
+    ap75: Share
+    small: Share | None
+    medium: Share | None
+    large: Share | None
+
+
+@dataclass(frozen=True)
+class DetectorRun:
+    """One seed."""
+
+    seed: CountOrZero
+    precision: Precision
+    lr: Amount  # that it ended with
+    restarts: tuple[str, ...] = ()  # why the learning rate was halved, each time
+    notes: tuple[str, ...] = ()  # images of which nothing could be seen
+    seconds: Amount = 0.0
+
+
+@dataclass(frozen=True)
+class DetectionResult(Measured):
+    """The precision of detectors on an encoder, and all that tells how it was measured. Its picture: what the middle
+    run finds on test images."""
+
+    encoder: Name  # the name in tables
+    set: Name
+    runs: Annotated[tuple[DetectorRun, ...], Meta(min_length=1)]
+    classes: Count
+    images: dict[str, Count]  # train, test
+    schedule: Name  # standard, short, or own: other settings than those of either
+    benchmark: Literal["detection"] = "detection"
+    settings: dict[str, Any] = field(default_factory=dict)  # steps, batch, sizes, norms, ...
+
+    @property
+    def file_name(self) -> str:
+        return f"{plain(self.encoder)}--{self.benchmark}-{plain(self.schedule)}--{plain(self.set)}.json"
+
+    @property
+    def median(self) -> Precision:
+        """Over the runs, each number by itself, as the paper reports AP."""
+        middle: dict[str, Any] = {}
+        for part in fields(Precision):
+            values = [getattr(run.precision, part.name) for run in self.runs]
+            middle[part.name] = None if None in values else statistics.median(values)
+        return Precision(**middle)
+
+
+# --- files ---
 
 AnyResult = Result | RobustResult | DetectionResult
+T = TypeVar("T")
+
+
+def versions() -> dict[str, str]:
+    """Of what an accuracy may depend on."""
+    found = {"python": platform.python_version()}
+    for package in ("vivi", "torch", "torchvision", "timm"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"  # run from its source
+    return found
 
 
 def write_result(folder: Path, result: AnyResult) -> Path:
@@ -114,9 +253,15 @@ def read_results(folder: Path) -> tuple[list[Result], list[str]]:
 
 def read_all(folder: Path) -> tuple[list[AnyResult], list[str]]:
     """The results of all kinds in a folder, by file name, and a line for each file that is none."""
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".json")]
+    except FileNotFoundError:
+        raise UserError(f"there is no folder {folder}; vivi evaluate writes results into its --out") from None
+    except OSError as error:
+        raise UserError(f"the results in {folder} cannot be read: {error.strerror}; give another folder") from None
     results: list[AnyResult] = []
     problems = []
-    for name in sorted(_names(folder)):
+    for name in sorted(names):
         try:
             results.append(read_result(folder / name))
         except UserError as error:
@@ -124,44 +269,41 @@ def read_all(folder: Path) -> tuple[list[AnyResult], list[str]]:
     return results, problems
 
 
-def _names(folder: Path) -> list[str]:
-    """Of the files that may be results."""
-    try:
-        return [name for name in os.listdir(folder) if name.endswith(".json")]
-    except FileNotFoundError:
-        raise UserError(f"there is no folder {folder}; vivi evaluate writes results into its --out") from None
-    except OSError as error:
-        raise UserError(f"the results in {folder} cannot be read: {error.strerror}; give another folder") from None
-
-
 def read_result(path: Path) -> AnyResult:
+    """The result in a file, of whichever kind."""
     try:
         content = json.loads(read_file(path))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']}, this version reads {FORMAT}")
-        fields = {name: value for name, value in content.items() if name != "format"}
-        if content["benchmark"] == "vid-robust":
-            return read_robust(fields)
-        return read_detection(fields) if content["benchmark"] == "detection" else _read(fields)
+        kinds: dict[str, type[AnyResult]] = {"vid-robust": RobustResult, "detection": DetectionResult}
+        kind = kinds.get(content["benchmark"], Result)
+        return checked(kind, {name: value for name, value in content.items() if name != "format"})
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
+        reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error).replace("$.", "")
         raise UserError(f"{path} is no result of vivi evaluate ({reason})") from None
 
 
-def _read(content: dict[str, Any]) -> Result:
-    """From the JSON of a file; a ValueError says what is wrong with it."""
-    result = read_fields(Result, content)
-    if not (result.encoder and result.task and result.title):
-        raise ValueError("encoder, task or title is empty")
-    if not all(count > 0 for count in (result.classes, *result.images.values())) or result.unreadable < 0:
-        raise ValueError("classes, images and unreadable must be counts")
-    accuracies = [score.accuracies for score in (result.score, result.score_per_task) if score]
-    if not all(some and all(0 <= accuracy <= 1 for accuracy in some) for some in accuracies):
-        raise ValueError("accuracies must be between 0 and 1, one at least")
-    if result.top5 is not None and result.benchmark != "classifier":
-        raise ValueError("top5 belongs to a classifier")
-    if result.top5 is not None and not result.score.median <= result.top5 <= 1:
-        raise ValueError("top5 must be between the accuracy and 1")
+def checked(kind: type[T], content: Any) -> T:
+    """A dataclass of JSON's values; a ValueError names the field that is wrong, missing or unknown."""
+    result = msgspec.convert(content, kind)
+    _refuse_unknown(content, asdict(result), "$")  # type: ignore[call-overload]
     return result
+
+
+def _refuse_unknown(given: Any, known: Any, place: str) -> None:
+    """Of dataclasses, msgspec would leave out fields that they do not have."""
+    if isinstance(given, dict):
+        for name, value in given.items():
+            if name not in known:
+                raise ValueError(f"unknown field `{place}.{name[:40]}`")
+            _refuse_unknown(value, known[name], f"{place}.{name}")
+    elif isinstance(given, list):
+        for number, (value, other) in enumerate(zip(given, known, strict=True)):
+            _refuse_unknown(value, other, f"{place}[{number}]")
+
+
+def read_run(content: dict[str, Any]) -> DetectorRun:
+    """One seed of a detector; what else is in its file is left aside."""
+    return msgspec.convert({part.name: content[part.name] for part in fields(DetectorRun)}, DetectorRun)

@@ -10,14 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
-from vivi.evaluate.examples import Task
-from vivi.evaluate.find import find_tasks
 from vivi.evaluate.models import Model, load_model
-from vivi.evaluate.names import plain
-from vivi.evaluate.results import Protocol, Result, read_all, versions
+from vivi.evaluate.results import Protocol, Result, plain, read_all, versions
 from vivi.evaluate.settings import Subject
 from vivi.evaluate.tables import print_results
 from vivi.evaluate.tasks import GROUPS, Group
+from vivi.evaluate.tasks.examples import Task
+from vivi.evaluate.tasks.find import find_tasks
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import StorageError
 

@@ -18,8 +18,8 @@ def print_results(results: Sequence[Result], console: Console) -> None:
     """Of one encoder under one protocol: the tasks, the groups, the mean."""
     first = results[0]
     names = {known.name for known in VTAB}
-    exact = sum(result.task in names and result.split == "lists" for result in results)
-    dealt = sum(result.task in names and result.split != "lists" for result in results)
+    exact = sum(result.task in names and result.split != "own split" for result in results)
+    dealt = sum(result.task in names and result.split == "own split" for result in results)
     tasks = TITLES[first.protocol] if exact or dealt else "own tasks"
     how = {"vtab": "fine-tuned", "knn": "kNN probe", "linear": "linear probe"}[first.benchmark]
     quick = " · quick" if first.quick else ""

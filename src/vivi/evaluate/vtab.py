@@ -14,12 +14,12 @@ import torch
 from rich.console import Console
 
 from vivi.evaluate.estimate import Speed
-from vivi.evaluate.examples import Task
 from vivi.evaluate.finetune import Tuning
 from vivi.evaluate.results import Result, Score, Setting, Trial, write_result
 from vivi.evaluate.runs import Job, Run, Runs
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.evaluate.subject import Session, open_session
+from vivi.evaluate.tasks.examples import Task
 from vivi.evaluate.workers import Here, Outcome, Processes, Report, Work, devices
 from vivi.runtime.progress import ProgressLine
 from vivi.runtime.signals import StopRequest

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from vivi.evaluate.examples import Task
-from vivi.evaluate.find import find_tasks
 from vivi.evaluate.finetune import Tuner
 from vivi.evaluate.models import Model
 from vivi.evaluate.pictures import Pictures
 from vivi.evaluate.runs import Job, Run, Runs
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.evaluate.subject import load
+from vivi.evaluate.tasks.examples import Task
+from vivi.evaluate.tasks.find import find_tasks
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.errors import UserError
 from vivi.runtime.machine import available_cores

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vivi.losses.base import FrameLoss, Measured
+from vivi.losses.base import FrameLoss, Measured, mean_over_positives, split_pairs
 from vivi.losses.layers import at_least_float32, linear
-from vivi.losses.pairs import mean_over_positives, split_pairs
 
 
 class Contrastive(FrameLoss):

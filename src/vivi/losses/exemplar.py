@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vivi.losses.base import FrameLoss, Measured
+from vivi.losses.base import FrameLoss, Measured, mean_over_positives, split_pairs
 from vivi.losses.layers import at_least_float32, linear
-from vivi.losses.pairs import mean_over_positives, split_pairs
 
 
 class Exemplar(FrameLoss):
@@ -81,9 +80,7 @@ def semi_hard_triplet_loss(embeddings: Tensor, margin: float, group: int = 1) ->
     (..., shots, frames, d) -> (...), (...). The shots of a group of consecutive ones are no negatives of each other.
     """
     shots, frames = embeddings.shape[-3:-1]
-    distances = squared_distances(embeddings.flatten(-3, -2))  # (..., shots * frames, shots * frames)
-    of_shots = distances.unflatten(-1, (shots, frames)).unflatten(-3, (shots, frames))
-    positives, negatives = split_pairs(of_shots, torch.inf, group)  # (..., shots, frames, frames | shots * frames)
+    positives, negatives = split_pairs(distances_of_frames(embeddings), torch.inf, group)
     terms = semi_hard_terms(positives, negatives, (shots - group) * frames, margin)  # (..., shots, frames, frames)
     return mean_over_positives(terms), mean_over_positives((terms > 0).to(terms.dtype)).detach()
 
@@ -95,12 +92,18 @@ def batch_hard_triplet_loss(embeddings: Tensor, group: int = 1) -> tuple[Tensor,
     its negative the nearest of another shot (of another group); the margin is soft: softplus(d_p - d_n) of Euclidean
     distances, where squares below 1e-12 count as that.
     """
-    shots, frames = embeddings.shape[-3:-1]
-    distances = squared_distances(embeddings.flatten(-3, -2)).clamp(min=1e-12).sqrt()
-    of_shots = distances.unflatten(-1, (shots, frames)).unflatten(-3, (shots, frames))
-    positives, negatives = split_pairs(of_shots, torch.inf, group)  # (..., shots, frames, frames | shots * frames)
+    distances = distances_of_frames(embeddings).clamp(min=1e-12).sqrt()
+    positives, negatives = split_pairs(distances, torch.inf, group)  # (..., shots, frames, frames | shots * frames)
     difference = positives.amax(-1) - negatives.amin(-1)  # (..., shots, frames)
     return functional.softplus(difference).mean((-2, -1)), (difference > 0).to(difference.dtype).mean((-2, -1))
+
+
+def distances_of_frames(embeddings: Tensor) -> Tensor:
+    """Squared distances of all pairs of frames: (..., shots, frames, d) -> (..., shots, frames, shots, frames)."""
+    shots, frames = embeddings.shape[-3:-1]
+    distances = squared_distances(embeddings.flatten(-3, -2))  # (..., shots * frames, shots * frames)
+    pairs: Tensor = distances.unflatten(-1, (shots, frames)).unflatten(-3, (shots, frames))
+    return pairs
 
 
 def squared_distances(points: Tensor) -> Tensor:

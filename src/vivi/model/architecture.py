@@ -37,21 +37,12 @@ class Architecture:
         return self.name + (f" ×{width:g}" if width != 1 else "") + norm + (f" for {size} px" if size else "")
 
     def create(self, pretrained: bool = False) -> nn.Module:
-        """A plain timm model without a classifier."""
+        """A plain timm model without a classifier; raises a UserError where there can be none."""
         layers: dict[str, Any] = {"norm_layer": group_norm, "conv_layer": StdConv2d} if self.group_norm else {}
-        model: nn.Module = timm.create_model(
-            self.name, pretrained=pretrained, num_classes=0, **self.arguments, **layers
-        )
-        if self.patch_strides:
-            use_patch_strides(model)
-        return model
-
-    def create_or_explain(self, pretrained: bool = False) -> nn.Module:
-        """The same; what goes wrong is a UserError."""
         try:
-            return self.create(pretrained)
-        except UserError:
-            raise
+            model: nn.Module = timm.create_model(
+                self.name, pretrained=pretrained, num_classes=0, **self.arguments, **layers
+            )
         except Exception as error:
             if not pretrained:
                 raise UserError(f"timm cannot make {self}: {first_line(error)}") from None
@@ -59,6 +50,9 @@ class Architecture:
                 f"the pretrained weights of {self.name} cannot be had ({first_line(error)}); "
                 f"is there a network, or a filled cache of the hub?"
             ) from None
+        if self.patch_strides:
+            use_patch_strides(model)
+        return model
 
 
 def architecture_of(settings: recipes.Encoder, size: int) -> Architecture:

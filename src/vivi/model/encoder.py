@@ -105,7 +105,7 @@ def build_encoder(settings: recipes.Encoder, size: int, patch_strides: bool = Fa
     if settings.start not in ("", "pretrained"):
         return _start_from(Path(settings.start), wanted, settings.bn_momentum)
     pretrained = settings.start == "pretrained"
-    backbone = wanted.create_or_explain(pretrained)
+    backbone = wanted.create(pretrained)
     if pretrained:
         config: dict[str, Any] = backbone.pretrained_cfg  # type: ignore[assignment]
         wanted = replace(wanted, mean=tuple(config["mean"]), std=tuple(config["std"]))

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-_BATCH = 256
-
 
 def encode(
     encoder: nn.Module,
@@ -52,20 +50,3 @@ def top_k(logits: Tensor, labels: Tensor, ks: Sequence[int] = (1, 5)) -> tuple[i
     own = logits.gather(1, labels.to(logits.device)[:, None])  # (n, 1)
     place = (~(logits < own)).sum(dim=1)  # the label's own, 1 at best
     return tuple(int((place <= k).sum()) for k in ks)
-
-
-def top1_top5(
-    network: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    mean: Sequence[float],
-    std: Sequence[float],
-    device: torch.device | str,
-) -> tuple[float, float]:
-    """The shares of images, uint8 (n, 3, size, size), whose label is the network's first guess, and among its first
-    five."""
-    first, five = 0, 0
-    for part, wanted in zip(images.split(_BATCH), labels.split(_BATCH), strict=True):
-        right = top_k(encode(network, [part], mean, std, device), wanted)
-        first, five = first + right[0], five + right[1]
-    return first / len(images), five / len(images)

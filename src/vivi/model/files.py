@@ -15,9 +15,11 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+import msgspec
 import torch
+from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
@@ -30,6 +32,7 @@ from vivi.runtime.storage import WEIGHTS, json_crc32, read_file, write_atomicall
 if TYPE_CHECKING:
     from vivi.model.encoder import Encoder
 
+T = TypeVar("T")
 _KEY = "vivi_checksum"  # in the metadata of a safetensors file
 
 
@@ -105,25 +108,49 @@ def _write_json(path: Path, content: Mapping[str, Any], indent: int) -> None:
     write_atomically(path, json.dumps(with_checksum, indent=indent).encode() + b"\n")
 
 
-def _check_json(content: Mapping[str, Any], path: Path) -> None:
-    """Raises where the fields of a JSON file do not match their checksum, if it has one."""
-    fields = dict(content)
+def _read_json(path: Path, kind: type[T]) -> T:
+    """The fields of a JSON file, each checked against its type; raises where they do not match their checksum, if the
+    file has one."""
+    try:
+        fields = json.loads(read_file(path))
+        content = msgspec.convert(fields, kind)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is missing or damaged ({first_line(error)})") from None
     expected = fields.pop("checksum", None)
     if expected is not None and expected != f"{json_crc32(fields):08x}":
         raise UserError(
             f"{path} was altered or damaged: it does not match its checksum; copy it again from its run, "
             "or remove its field 'checksum' if the change is meant"
         )
+    return content
 
 
 # --- the encoder ---
 
-# What plain timm does not know of: said in encoder.json where it is so.
-_VARIANTS = ("group_norm", "patch_strides")
-# What encoder.json may say.
-_SIZES = (1, SIZES[1])
-_ARGUMENTS: dict[str, tuple[float, float]] = {"width_factor": WIDTHS, "img_size": _SIZES}
-_MEANS, _STDS = (-10, 10), (1e-3, 100)
+_Size = Annotated[int, Meta(ge=1, le=SIZES[1])]
+_Mean = Annotated[float, Meta(ge=-10, le=10)]
+_Std = Annotated[float, Meta(ge=1e-3, le=100)]
+
+
+class _TimmArguments(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """timm does what its arguments say, and among them are files to load and sizes to allocate: no others may come
+    from a file."""
+
+    num_classes: Literal[0] = 0
+    width_factor: Annotated[float, Meta(ge=WIDTHS[0], le=WIDTHS[1])] | None = None
+    img_size: _Size | None = None
+
+
+class _EncoderFile(msgspec.Struct):
+    """What encoder.json may say."""
+
+    timm_name: str
+    timm_arguments: _TimmArguments
+    input_size: _Size
+    mean: tuple[_Mean, _Mean, _Mean]
+    std: tuple[_Std, _Std, _Std]
+    group_norm: bool = False  # this and the next plain timm does not know of; written where they are true
+    patch_strides: bool = False
 
 
 def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
@@ -135,7 +162,7 @@ def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
         "input_size": architecture.size,
         "mean": architecture.mean,
         "std": architecture.std,
-        **{name: True for name in _VARIANTS if getattr(architecture, name)},
+        **{name: True for name in ("group_norm", "patch_strides") if getattr(architecture, name)},
         "features": encoder.features,
         "recipe": recipe,
         "step": step,
@@ -156,53 +183,28 @@ def read_encoder(path: Path) -> tuple[Architecture, dict[str, Tensor]]:
     except OSError as error:
         raise UserError(f"the encoder {path} cannot be read ({error.strerror})") from None
     about = weights.parent / "encoder.json"
+    fields = _read_json(about, _EncoderFile)
     try:
-        fields = json.loads(read_file(about))
-        architecture = _parse_architecture(fields)
+        timm_config(fields.timm_name)
     except UserError as error:
         raise UserError(f"{about}: {error}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{about} is missing or damaged ({first_line(error)})") from None
-    _check_json(fields, about)
+    architecture = Architecture(
+        fields.timm_name,
+        msgspec.to_builtins(fields.timm_arguments),
+        fields.input_size,
+        fields.mean,
+        fields.std,
+        fields.group_norm,
+        fields.patch_strides,
+    )
     return architecture, parse_tensors(content, weights)
-
-
-def _parse_architecture(about: Any) -> Architecture:
-    """The architecture in the fields of an encoder.json. Each is checked: timm does what its arguments say, and
-    among them are files to load and sizes to allocate."""
-    name, size, mean, std = about["timm_name"], about["input_size"], tuple(about["mean"]), tuple(about["std"])
-    arguments = {name: value for name, value in about["timm_arguments"].items() if name != "num_classes"}
-    for argument, value in arguments.items():
-        if argument not in _ARGUMENTS:
-            raise ValueError(f"timm_arguments has {argument[:80]!r}, which no run of vivi has")
-        _check_number(argument, value, _ARGUMENTS[argument], whole=argument == "img_size")
-    if about["timm_arguments"].get("num_classes", 0) != 0:
-        raise ValueError("num_classes must be 0")
-    if not isinstance(name, str) or len(mean) != 3 or len(std) != 3:
-        raise ValueError("timm_name must be text, mean and std three numbers each")
-    timm_config(name)
-    _check_number("input_size", size, _SIZES, whole=True)
-    for field, values, allowed in (("mean", mean, _MEANS), ("std", std, _STDS)):
-        for value in values:
-            _check_number(field, value, allowed)
-    variants = {name: about.get(name, False) for name in _VARIANTS}
-    if not all(isinstance(value, bool) for value in variants.values()):
-        raise ValueError(f"{' and '.join(_VARIANTS)} must be true or false")
-    return Architecture(name, arguments, int(size), mean, std, **variants)
-
-
-def _check_number(name: str, value: Any, allowed: tuple[float, float], whole: bool = False) -> None:
-    least, most = allowed
-    if type(value) not in (int, float) or not least <= value <= most or (whole and value != int(value)):
-        kind = "whole number" if whole else "number"
-        raise ValueError(f"{name} must be a {kind} between {least:g} and {most:g}")
 
 
 def backbone_with_weights(architecture: Architecture, state: Mapping[str, Tensor], where: object) -> nn.Module:
     """The network with these weights; raises where they do not fit."""
     try:
         _check_shapes(architecture, state)
-        backbone = architecture.create_or_explain()
+        backbone = architecture.create()
         check_values(state, backbone.state_dict(), where)
         backbone.load_state_dict(state)
     except RuntimeError as error:
@@ -216,7 +218,7 @@ def _check_shapes(architecture: Architecture, state: Mapping[str, Tensor]) -> No
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         try:
             outline = architecture.create()
-        except Exception:  # it needs real numbers while it is made, or cannot be made; create_or_explain tells
+        except UserError:  # it needs real numbers while it is made, or cannot be made; the caller's create tells
             return
     # Counters that change no output; some files lack them, and torch would warn of the meta device.
     counters = {name: own for name, own in outline.state_dict().items() if name.endswith("num_batches_tracked")}
@@ -245,6 +247,13 @@ class Classifier:
         return layer
 
 
+class _ClassifierFile(msgspec.Struct):
+    """What classifier.json says."""
+
+    classes: Annotated[tuple[str, ...], Meta(min_length=1)]
+    features: Annotated[int, Meta(ge=1)]
+
+
 def write_classifier(run: Path, classifier: Classifier, step: int) -> None:
     """classifier.safetensors, with `weight` and `bias`, and classifier.json, which names the classes."""
     tensors = {"weight": classifier.weight, "bias": classifier.bias}
@@ -265,12 +274,10 @@ def read_classifier(run: Path) -> Classifier:
         ) from None
     except OSError as error:
         raise UserError(f"the classifier {weights} cannot be read ({error.strerror})") from None
-    try:
-        fields = json.loads(read_file(about))
-        classes, features = _parse_classes(fields)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{about} is missing or damaged ({first_line(error)})") from None
-    _check_json(fields, about)
+    fields = _read_json(about, _ClassifierFile)
+    classes, features = fields.classes, fields.features
+    if len(set(classes)) < len(classes):
+        raise UserError(f"{about} is missing or damaged (a class is there twice)")
     state = parse_tensors(content, weights)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if shapes != {"weight": (len(classes), features), "bias": (len(classes),)}:
@@ -280,16 +287,3 @@ def read_classifier(run: Path) -> Classifier:
         )
     check_values(state, {name: torch.empty(0) for name in state}, weights)
     return Classifier(state["weight"].float(), state["bias"].float(), classes)
-
-
-def _parse_classes(about: Any) -> tuple[tuple[str, ...], int]:
-    """The classes, and the length of a representation."""
-    classes, features = about["classes"], about["features"]
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise ValueError("classes must be names")
-    "".join(classes).encode("utf-8", "surrogateescape")  # names of folders need not be text, but are bytes
-    if not classes or len(set(classes)) < len(classes):
-        raise ValueError("there must be classes, each of them once")
-    if type(features) is not int or features < 1:
-        raise ValueError("features must be a count")
-    return tuple(classes), features

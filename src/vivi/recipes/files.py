@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from vivi.recipes.losses import FRAME_LOSSES, VIDEO_LOSSES, LossSettings
 from vivi.recipes.scaled import RECIPES
-from vivi.recipes.schema import Loss, Recipe
+from vivi.recipes.schema import Recipe
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import read_file
 
@@ -19,11 +21,10 @@ _LONGEST_NAME = 200
 _KIND = "kind"  # of a loss, in JSON
 
 
-def _by_name(losses: Sequence[type[LossSettings]]) -> dict[str, type[LossSettings] | None]:
-    return {"none": None} | {loss.__name__.lower(): loss for loss in losses}
-
-
-LOSSES = {"loss.frame": _by_name(FRAME_LOSSES), "loss.video": _by_name(VIDEO_LOSSES)}
+LOSSES: dict[str, dict[str, type[LossSettings] | None]] = {
+    field: {"none": None, **{loss.__name__.lower(): loss for loss in losses}}
+    for field, losses in (("loss.frame", FRAME_LOSSES), ("loss.video", VIDEO_LOSSES))
+}
 """The losses that a field of a recipe can hold, by name."""
 
 
@@ -145,25 +146,13 @@ def _parse_dataclass(kind: Any, content: Any, where: str, prefix: str) -> Any:
     if not isinstance(content, dict):
         raise UserError(f"{where}: {prefix.rstrip('.') or 'a recipe'} must be an object of fields")
     hints = get_type_hints(kind)
-    hints = {field.name: hints[field.name] for field in fields(kind)}
+    known = [field.name for field in fields(kind)]
     for name in content:
-        if name not in hints:
-            hint = _setting_of_a_loss(name) if kind is Loss else ""
-            hint = hint or _did_you_mean(name[:80], hints)
-            raise UserError(f"{where}: there is no field {prefix + name[:80]!r}{hint}")
+        if name not in known:
+            raise UserError(f"{where}: there is no field {prefix + name[:80]!r}{_did_you_mean(name[:80], known)}")
     if kind is Recipe and "name" not in content:
         raise UserError(f"{where}: the field 'name' is missing")
     return kind(**{name: _parse(hints[name], value, where, prefix + name) for name, value in content.items()})
-
-
-def _setting_of_a_loss(name: str) -> str:
-    """Where a field is that older recipes have in `loss` itself."""
-    of_losses = {"exemplar_features": "loss.frame.dimension"}
-    for place, losses in LOSSES.items():
-        of_losses |= {
-            field.name: f"{place}.{field.name}" for loss in losses.values() if loss for field in fields(loss)
-        }
-    return f"; in this version of vivi it is {of_losses[name]}" if name in of_losses else ""
 
 
 def _parse(kind: Any, value: Any, where: str, name: str) -> Any:
@@ -172,40 +161,25 @@ def _parse(kind: Any, value: Any, where: str, name: str) -> Any:
         return _parse_loss(value, where, name)
     if is_dataclass(kind):
         return _parse_dataclass(kind, value, where, f"{name}.")
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-        raise _not_one_of(get_args(kind), value, where, name)
-    if get_origin(kind) is tuple:
-        inner = get_args(kind)
-        if isinstance(value, list | tuple) and (inner[-1] is Ellipsis or len(value) == len(inner)):
-            return tuple(_parse(inner[0], item, where, name) for item in value)
-    elif kind is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
-            return float(value)
-    elif type(value) is kind:
-        return value
-    raise UserError(f"{where}: {name} is {_short(value)}; it must be {_in_words(kind)}")
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise UserError(f"{where}: {name} is {_short(value)}; it must be {_in_words(kind)}") from None
 
 
 def _parse_loss(value: Any, where: str, name: str) -> LossSettings | None:
-    """A loss by its name, or as an object of its kind and fields; None where there is none."""
+    """A loss by its name, or as an object of its kind and settings; None where there is none."""
     known = LOSSES[name]
     settings = dict(value) if isinstance(value, dict) else {_KIND: "none" if value is None else value}
-    chosen = settings.pop(_KIND, None)
-    if isinstance(value, dict) and _KIND not in value:
+    if _KIND not in settings:
         raise UserError(f"{where}: {name} has no field '{_KIND}'; it must name the loss: {', '.join(known)}")
-    if not isinstance(chosen, str) or chosen not in known:
-        raise _not_one_of(known, chosen, where, name)
-    if known[chosen] is None:
-        return None
-    loss = _parse_dataclass(known[chosen], settings, where, f"{name}.")
-    assert isinstance(loss, LossSettings)
+    kind = settings.pop(_KIND)
+    if not isinstance(kind, str) or kind not in known:
+        raise UserError(f"{where}: {name} is {_short(kind)}; it must be one of {', '.join(known)}")
+    loss: LossSettings | None = None
+    if known[kind] is not None:
+        loss = _parse_dataclass(known[kind], settings, where, f"{name}.")
     return loss
-
-
-def _not_one_of(allowed: Iterable[str], value: Any, where: str, name: str) -> UserError:
-    return UserError(f"{where}: {name} is {repr(value)[:80]}; it must be one of {', '.join(allowed)}")
 
 
 def _short(value: Any) -> str:
@@ -214,10 +188,13 @@ def _short(value: Any) -> str:
 
 
 def _in_words(kind: Any) -> str:
+    """What a field of this type may hold."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
     if get_origin(kind) is tuple:
         count = "" if Ellipsis in get_args(kind) else f"{len(get_args(kind))} "
-        return f"a list of {count}numbers"
-    return {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[kind]
+        return f"a list of {count}{'whole ' if int in get_args(kind) else ''}numbers"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:

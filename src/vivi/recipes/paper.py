@@ -216,23 +216,6 @@ def vivi_ex4_co100_big() -> Recipe:
     )
 
 
-FROM_VIDEOS = (
-    ex_yt_f,
-    ex_yt_s,
-    vivi_ex2_ord,
-    vivi_ex2,
-    vivi_ex4,
-    vivi_ex4_big,
-    rot_yt_f,
-    vivi_rot2,
-    vivi_rot4,
-    ex_yt_f_aa,
-    ex_yt_s_aa,
-    vivi_ex4_aa,
-    vivi_ex4_big_aa,
-    rot_yt_f_aa,
-    vivi_rot4_aa,
-    vivi_ex4_co10,
-    vivi_ex4_co100,
-    vivi_ex4_co100_big,
-)
+FRAMES_AND_SHOTS = (ex_yt_f, ex_yt_s, vivi_ex2_ord, vivi_ex2, vivi_ex4, vivi_ex4_big, rot_yt_f, vivi_rot2, vivi_rot4)
+WITH_AUTOAUGMENT = (ex_yt_f_aa, ex_yt_s_aa, vivi_ex4_aa, vivi_ex4_big_aa, rot_yt_f_aa, vivi_rot4_aa)
+CO_TRAINED = (vivi_ex4_co10, vivi_ex4_co100, vivi_ex4_co100_big)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vivi.recipes.baselines import FROM_IMAGES
 from vivi.recipes.losses import InfoNCE, PatchLoss
-from vivi.recipes.paper import FROM_VIDEOS
+from vivi.recipes.paper import CO_TRAINED, FRAMES_AND_SHOTS, WITH_AUTOAUGMENT
 from vivi.recipes.schema import Encoder, Recipe
 
 
@@ -54,7 +54,7 @@ def tiny(recipe: Recipe) -> Recipe:
     )
 
 
-METHODS = {method().name: method for method in (*FROM_VIDEOS, *FROM_IMAGES)}
+METHODS = {method().name: method for method in (*FRAMES_AND_SHOTS, *WITH_AUTOAUGMENT, *CO_TRAINED, *FROM_IMAGES)}
 """The functions of the paper's methods, by the names of their recipes."""
 PAPER = tuple(method() for method in METHODS.values())
 RECIPES = {recipe.name: recipe for base in PAPER for recipe in (base, small(base), tiny(base))}

@@ -305,7 +305,7 @@ def _board(
     rows = [Method(name, cells[name]) for name in sorted(cells)]
     known = any(column.task in _DEFINED and column.group != "own" for column in columns)
     paper = paper and known and benchmark == "vtab" and not quick
-    dealt = {result.task for result in results if result.split != "lists"}
+    dealt = {result.task for result in results if result.split == "own split"}
     board = Board(
         benchmark,
         protocol,

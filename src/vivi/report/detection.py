@@ -47,7 +47,9 @@ def detection_section(
         key="detection",
         title=TITLE,
         template="detection.html",
-        warnings=tuple(f"On {name}, the detectors were not trained and tested on the same images." for name in different),
+        warnings=tuple(
+            f"On {name}, the detectors were not trained and tested on the same images." for name in different
+        ),
         notes=tuple((_title(result), note) for result in results for note in result.notes),
         tables=(_table(results, printed),),
         pictures=pictures,

@@ -84,7 +84,9 @@ def draw_groups(board: Board, folder: Path) -> Figure | None:
     rows = bar_rows(board)
     tasks = shared_tasks(rows, [column.task for column in board.columns])
     places = [("All", [task for task in board.counted if task in tasks])]
-    places += [(GROUP_TITLES[group], [task for task in board.tasks(group) if task in tasks]) for group in board.groups]
+    places += [
+        (GROUP_TITLES[group], [task for task in board.tasks(group) if task in tasks]) for group in board.groups
+    ]
     places = [place for place in places if place[1]]
     if len(places) == 2 and places[0][1] == places[1][1]:
         places = places[:1]  # one group is all there is
@@ -286,7 +288,9 @@ def _with_both_themes(svg: str, pairs: Sequence[tuple[str, str]]) -> str:
 
     def variable(style: re.Match[str]) -> str:
         return re.sub(
-            "#[0-9a-f]{6}", lambda colour: f"var({variables[colour[0]][0]})" if colour[0] in variables else colour[0], style[0]
+            "#[0-9a-f]{6}",
+            lambda colour: f"var({variables[colour[0]][0]})" if colour[0] in variables else colour[0],
+            style[0],
         )
 
     svg = re.sub(r'style="[^"]*"', variable, svg).replace("'DejaVu Sans'", "system-ui, 'Segoe UI'")

@@ -86,7 +86,13 @@ class Overview:
         statistics, step = self.statistics, 1 / self.rate
         shots, lengths, videos = statistics.shots_per_video, statistics.shot_seconds, statistics.video_seconds
         charts = [
-            ("Shots per video", count_histogram(shots), "shots in a video", "videos", _quantiles(shots, "{:.0f}".format)),
+            (
+                "Shots per video",
+                count_histogram(shots),
+                "shots in a video",
+                "videos",
+                _quantiles(shots, "{:.0f}".format),
+            ),
             ("Shot duration", duration_histogram(lengths, step), "duration of a shot", "shots", _quantiles(lengths)),
             ("Video duration", duration_histogram(videos, step), "duration of a video", "videos", _quantiles(videos)),
         ]

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from vivi.evaluate.detection.result import DetectionResult
-from vivi.evaluate.names import plain
-from vivi.evaluate.results import Result, read_all
+from vivi.evaluate.results import Result, plain, read_all
 from vivi.evaluate.tasks import VTAB
 from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.prepare.corpus import Corpus

@@ -24,15 +24,15 @@ from torch import Tensor
 from vivi.runtime.errors import UserError, first_line
 
 T = TypeVar("T")
-Claims = Mapping[
-    str, tuple[Any, str]
-]  # what all processes must have alike: "has torch" -> a value, and how it is shown
+# What all processes must have alike: "has torch" -> a value, and how it is shown.
+Claims = Mapping[str, tuple[Any, str]]
 
 # Seconds. torchrun ends all processes as soon as one ends, and rank 0 is still to say why.
 _ERROR_DELAY = 1.0
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 # Building the index of a large corpus, which the others wait for, takes minutes.
 _COLLECTIVE_TIMEOUT = timedelta(hours=2)
+_COUNTS = range(1, 1_000_000)  # of processes
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,8 @@ def compare_claims(everyone: Sequence[tuple[str, Claims]]) -> None:
 @contextmanager
 def join_world(device: str) -> Iterator[World]:
     """Meets the other processes, if torchrun has started any. `device` is cpu, cuda, cuda:N, mps, ... or auto."""
-    rank, size, local = _rank_and_size()
+    size = _variable("WORLD_SIZE", 1, _COUNTS)
+    rank, local = _variable("RANK", 0, range(size)), _variable("LOCAL_RANK", 0, range(size))
     with only_rank_0_explains():
         here = choose_device(device, local)
     if size == 1:
@@ -176,47 +177,29 @@ def join_world(device: str) -> Iterator[World]:
             time.sleep(_ERROR_DELAY)
 
 
-def _rank_and_size() -> tuple[int, int, int]:
-    """Of this process: its rank, the number of processes, and its rank on this machine."""
-    size = _number("WORLD_SIZE", 1, range(1, 1_000_000))
-    return _number("RANK", 0, range(size)), size, _number("LOCAL_RANK", 0, range(size))
-
-
-def _number(name: str, default: int | None, allowed: range) -> int:
-    """A variable that torchrun sets."""
-    text = os.environ.get(name, "" if default is None else str(default))
+def _variable(name: str, default: int, allowed: range) -> int:
+    """A number that torchrun sets in the environment."""
+    text = os.environ.get(name, str(default))
     if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) not in allowed:
-        given = f"is {text[:80]!r}" if text else "is not set"
-        most = f"{allowed[-1]}" + " (WORLD_SIZE less 1)" * (name in ("RANK", "LOCAL_RANK"))
         raise UserError(
-            f"the environment variable {name} {given}; it must be a number from {allowed[0]} to {most}: "
-            "start the processes with torchrun, or correct it"
+            f"the environment variable {name} is {text[:80]!r}; it must be a number from {allowed[0]} to "
+            f"{allowed[-1]}: start the processes with torchrun, or correct it"
         )
     return int(text)
 
 
 def _init_process_group(backend: str, rank: int, size: int) -> None:
     """Waits for the other processes, and makes a group of all."""
-    address, port = os.environ.get("MASTER_ADDR", ""), _number("MASTER_PORT", None, range(1, 2**16))
-    if not address:
-        raise UserError(
-            "the environment variable MASTER_ADDR is not set; it must be the address of process 0's machine: "
-            "start the processes with torchrun, or set it"
-        )
     try:
         with _default_signals():
             store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=_RENDEZVOUS_TIMEOUT))
-            dist.init_process_group(
-                backend,
-                store=dist.PrefixStore("default_pg", store),
-                rank=rank,
-                world_size=size,
-                timeout=_COLLECTIVE_TIMEOUT,
-            )
+            group = dist.PrefixStore("default_pg", store)
+            dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT)
             store.set_timeout(_COLLECTIVE_TIMEOUT)
     except (RuntimeError, ValueError) as error:
+        address = ":".join(os.environ.get(name, f"({name} is not set)") for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise UserError(
-            f"process {rank} did not meet the others: {size} processes are expected at {address}:{port} within "
+            f"process {rank} did not meet the others: {size} processes are expected at {address} within "
             f"{_RENDEZVOUS_TIMEOUT.total_seconds() / 60:g} minutes ({first_line(error)[:200]}); check that all are "
             "started, that WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same for all, and that no firewall is "
             "between them"
@@ -257,7 +240,7 @@ def only_rank_0_explains() -> Iterator[None]:
 
 def processes_here() -> int:
     """How many processes of the run share this machine."""
-    return _number("LOCAL_WORLD_SIZE", 1, range(1, 1_000_000))
+    return _variable("LOCAL_WORLD_SIZE", 1, _COUNTS)
 
 
 def choose_device(name: str, local: int = 0) -> torch.device:

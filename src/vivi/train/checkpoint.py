@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import safetensors
@@ -43,10 +43,8 @@ def save(folder: Path, step: int, tensors: Mapping[str, Tensor], keep: int = 3) 
     When this returns, the checkpoint outlives a power cut. Raises StorageError where it cannot be written; the
     checkpoints before it are then untouched.
     """
-    if keep < 1:
-        raise ValueError(f"at least one checkpoint must be kept, not {keep}")
     path = folder / f"step-{step:08d}.safetensors"
-    plain = dict(_plain(tensors))
+    plain = _plain(tensors)
     about = {"format_version": FORMAT_VERSION, "step": step, "checksum": _checksum(step, plain)}
     metadata = {"vivi": json.dumps(about)}  # one entry, as safetensors would write several in any order
     with storage(path):
@@ -72,7 +70,9 @@ def restore(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, T
             restored = _read(path)
         except _Damaged as error:
             lost.append(f"{path} is damaged ({error})")
-            _set_aside(path)
+            with storage(path):  # renamed, it is neither taken again nor removed as an old one
+                path.rename(path.with_name(f"{path.name}.damaged"))
+                fsync(folder)
             continue
         for line in lost:
             warn(f"{line}; it was set aside, and the run goes on from {path.name}")
@@ -107,15 +107,16 @@ def _checksum(step: int, tensors: Mapping[str, Tensor]) -> str:
     return checksum(f"{FORMAT_VERSION} {step}", tensors)
 
 
-def _plain(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors as a file holds them: in main memory, row by row, none sharing its bytes with another."""
-    seen: set[int] = set()
+    plain: dict[str, Tensor] = {}
+    places: set[int] = set()
     for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().contiguous()
-        if plain.untyped_storage().data_ptr() in seen:
-            plain = plain.clone()
-        seen.add(plain.untyped_storage().data_ptr())
-        yield name, plain
+        here = tensor.detach().cpu().contiguous()
+        place = here.untyped_storage().data_ptr()
+        plain[name] = here.clone() if place in places else here
+        places.add(place)
+    return plain
 
 
 def _read(path: Path) -> tuple[int, dict[str, Tensor]]:
@@ -139,13 +140,6 @@ def _read(path: Path) -> tuple[int, dict[str, Tensor]]:
     if step != _step(path):
         raise _Damaged(f"it holds step {step}")
     return step, tensors
-
-
-def _set_aside(path: Path) -> None:
-    """Renames a damaged checkpoint, so that it is neither taken again nor removed as an old one."""
-    with storage(path):
-        path.rename(path.with_name(f"{path.name}.damaged"))
-        fsync(path.parent)
 
 
 # --- what a checkpoint holds ---

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
-from torch import Tensor
 
 from vivi.data.augment import augment, augment_patches
 from vivi.data.augment.patches import PATCHES
 from vivi.data.images import LabelledImages, class_balanced, find_images, find_test_images, only_listed
 from vivi.data.index import Index, open_index
 from vivi.data.loader import Loader
-from vivi.data.packed import PackedImages
 from vivi.data.prefetch import Prefetch
 from vivi.data.resident import ResidentSource, decoded_bytes, frames_in_use, load_resident
 from vivi.data.sources import CorpusSource, ImageSource, Source, labelled_images, unlabelled_images
@@ -88,7 +83,10 @@ def open_data(recipe: Recipe, paths: DataPaths) -> TrainingData:
     if paths.images is not None:
         images = find_images(paths.images, labels=recipe.images.count > 0)
         if recipe.images.count > 0:
-            labelled = _labels_in_use(images, recipe, paths.images_list)
+            if paths.images_list is not None:
+                labelled = only_listed(images, paths.images_list)
+            else:
+                labelled = class_balanced(images, recipe.images.fraction, recipe.images.fraction_seed)
         if len(images.classes) < 2 and paths.images_test is not None:
             raise UserError(f"{paths.images} has no classes to test: remove --images-test")
         if len(images.classes) > 1:
@@ -100,13 +98,6 @@ def open_data(recipe: Recipe, paths: DataPaths) -> TrainingData:
         videos_source = unlabelled_images(images, recipe)
     labelled_source = labelled_images(labelled, recipe) if labelled is not None else None
     return TrainingData(index, images, labelled, test, videos_source, labelled_source)
-
-
-def _labels_in_use(images: LabelledImages, recipe: Recipe, listed: Path | None) -> LabelledImages:
-    """The images whose labels the recipe uses."""
-    if listed is not None:
-        return only_listed(images, listed)
-    return class_balanced(images, recipe.images.fraction, recipe.images.fraction_seed)
 
 
 # --- the loaders ---
@@ -131,11 +122,14 @@ def prefetch_steps(
         if isinstance(source, CorpusSource):
             source = keep_resident(source, recipe, execution, world, len(steps), console) or source
         decoders = 0 if isinstance(source, ResidentSource) else threads
-        augment_batch = partial(_augment_frames, recipe=recipe, dtype=dtype)
+        augment_batch = partial(augment, settings=recipe.augment, dtype=dtype)
+        if recipe.sees_patches:
+            augment_batch = partial(augment_patches, size=recipe.augment.size, dtype=dtype)
         videos = Loader(source, augment_batch, cores, recipe.batch.cores, size.videos, device, decoders)
     if data.labelled_source is not None:
         decoders = max(1, threads // 2) if recipe.batch.videos and not execution.threads else threads
-        augment_batch = partial(_augment_labelled, recipe=recipe, dtype=dtype)
+        policy = recipe.augment.policy if recipe.images.policy == "same" else recipe.images.policy
+        augment_batch = partial(augment, settings=replace(recipe.augment, policy=policy), dtype=dtype)
         images = Loader(data.labelled_source, augment_batch, cores, recipe.batch.cores, size.images, device, decoders)
     return Prefetch(videos, images, steps, device, micro_batch_bytes(recipe, size, dtype))
 
@@ -151,21 +145,6 @@ def micro_batch_bytes(recipe: Recipe, size: MicroBatchSize, dtype: torch.dtype) 
     videos = batch.videos * batch.shots * batch.frames * size.videos
     frames = max(videos, images.count * images.copies * size.images) // batch.cores
     return frames * (PATCHES if recipe.sees_patches else 1) * 3 * recipe.augment.size**2 * dtype.itemsize
-
-
-def _augment_frames(
-    images: PackedImages, uniforms: NDArray[np.float32], recipe: Recipe, dtype: torch.dtype
-) -> Tensor:
-    if recipe.sees_patches:
-        return augment_patches(images, uniforms, recipe.augment.size, dtype)
-    return augment(images, uniforms, recipe.augment, dtype)
-
-
-def _augment_labelled(
-    images: PackedImages, uniforms: NDArray[np.float32], recipe: Recipe, dtype: torch.dtype
-) -> Tensor:
-    policy = recipe.augment.policy if recipe.images.policy == "same" else recipe.images.policy
-    return augment(images, uniforms, replace(recipe.augment, policy=policy), dtype)
 
 
 # --- frames that are kept decoded ---

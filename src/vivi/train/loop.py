@@ -61,7 +61,7 @@ class Loop:
         """Takes all steps; raises KeyboardInterrupt, after saving, when asked to stop before the last."""
         start, every = steps.steps.start, self.execution
         if start == 0 and self.writer is not None:
-            self.writer.log(0, self.writer.monitor(self.trainer.model))
+            self.writer.log(0, self.writer.monitor.measure(self.trainer.model))
         clock = Clock(self.recipe, start)
         for batch in steps:
             videos, images = self._watched("augmented", batch.videos), self._watched("labelled", batch.images)
@@ -77,7 +77,7 @@ class Loop:
                 values.update(clock.read(step))
             if self.writer is not None:
                 if last or step % every.monitor_every == 0:
-                    values.update(self.writer.monitor(self.trainer.model))
+                    values.update(self.writer.monitor.measure(self.trainer.model))
                 self.writer.log(step, values)
             if last or stopping or step % every.checkpoint_every == 0:
                 self._checked_metrics()

@@ -17,16 +17,13 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import LARGE, fsync_file, read_file, storage, write_atomically
-
-if TYPE_CHECKING:
-    from tensorboard.compat.proto.summary_pb2 import Summary
 
 # The only fields that may differ between two runs of one recipe.
 TIMING = ("frames_per_second", "seconds")
@@ -37,29 +34,52 @@ class MetricsLog:
 
     `restored_step` is the step of the checkpoint the run goes on from, -1 for a new run: what was logged after it,
     and a line that was torn, is cut, as those steps are run again.
+
+    TensorBoard's events are not written by torch's SummaryWriter: that one works in a thread of its own, where a full
+    disk ends in a traceback on the screen and the run learns of it later, if at all.
     """
 
     def __init__(self, run: Path, restored_step: int) -> None:
-        self.path = run / "metrics.jsonl"
-        with storage(self.path):
-            run.mkdir(parents=True, exist_ok=True)
-            _cut(self.path, restored_step)
-            self._lines = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
-        self._events = _Events(run / "tensorboard", restored_step + 1)
+        # Imported here and below: TensorBoard takes a while, and only training needs it.
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        path = run / "metrics.jsonl"
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        with storage(path):
+            (run / "tensorboard").mkdir(parents=True, exist_ok=True)
+            _cut(path, restored_step)
+            self._lines = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+            self._events = open(run / "tensorboard" / name, "xb", buffering=0)  # noqa: SIM115
+        self._write_event(0, file_version="brain.Event:2")
+        # The step on a start tells TensorBoard to forget what other files have from there on.
+        self._write_event(restored_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Adds the numbers of a step."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        _append(self.path, self._lines, json.dumps({"step": step, **finite}, allow_nan=False).encode() + b"\n")
-        self._events.scalars(step, values)
+        _append(self._lines, json.dumps({"step": step, **finite}, allow_nan=False).encode() + b"\n")
+        parts = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write_event(step, summary=Summary(value=parts))
 
     def picture(self, name: str, step: int, picture: NDArray[np.uint8]) -> None:
         """Shows a picture (height, width, 3) in TensorBoard."""
-        self._events.picture(name, step, picture)
+        from torch.utils.tensorboard.summary import image
+
+        self._write_event(step, summary=image(name, picture, dataformats="HWC"))
+
+    def _write_event(self, step: int, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        record = io.BytesIO()
+        RecordWriter(record).write(Event(wall_time=time.time(), step=step, **content).SerializeToString())
+        _append(self._events, record.getvalue())
 
     def sync(self) -> None:
         """Puts what was logged on the disk: before each checkpoint, so that none is ahead of the lines."""
-        with storage(self.path):
+        with storage(Path(self._lines.name)):
             fsync_file(self._lines)
 
     def close(self) -> None:
@@ -104,53 +124,9 @@ def _cut(path: Path, last_step: int) -> None:
         write_atomically(path, kept)
 
 
-class _Events:
-    """A TensorBoard event file, written as one goes.
-
-    Not torch's SummaryWriter: that writes in a thread of its own, where a full disk ends in a traceback on the
-    screen and the run learns of it later, if at all.
-    """
-
-    def __init__(self, folder: Path, purge_step: int) -> None:
-        # Imported here: TensorBoard takes a while, and only training needs it.
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        self.path = folder / name
-        self._event = Event
-        with storage(self.path):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
-        # The step on a start tells TensorBoard to forget what other files have from there on.
-        self._write(0, file_version="brain.Event:2")
-        self._write(purge_step, session_log=SessionLog(status=SessionLog.START))
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        parts = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._write(step, summary=Summary(value=parts))
-
-    def picture(self, name: str, step: int, picture: NDArray[np.uint8]) -> None:
-        from torch.utils.tensorboard.summary import image
-
-        summary: Summary = image(name, picture, dataformats="HWC")
-        self._write(step, summary=summary)
-
-    def _write(self, step: int, **content: Any) -> None:
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        event, record = self._event(wall_time=time.time(), step=step, **content), io.BytesIO()
-        RecordWriter(record).write(event.SerializeToString())
-        _append(self.path, self._file, record.getvalue())
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _append(path: Path, file: io.FileIO, content: bytes) -> None:
+def _append(file: io.FileIO, content: bytes) -> None:
     """Writes all of it: an unbuffered file may take a part and only refuse the rest."""
-    with storage(path):
+    with storage(Path(str(file.name))):
         rest = memoryview(content)
         while rest:
             rest = rest[file.write(rest) :]

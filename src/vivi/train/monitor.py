@@ -21,13 +21,12 @@ from vivi.data.images import LabelledImages
 from vivi.data.index import Index, read_frames
 from vivi.data.packed import Image, pack
 from vivi.data.squares import sample_squares
-from vivi.model.features import encode, top1_top5
+from vivi.model.features import encode, top_k
 from vivi.model.vivi import Vivi
 
 _BATCH = 256  # frames that the encoder sees at once
 _CHUNK = 1024  # frames compared with all others at once
 MOST_IMAGES = 1000  # test images that are watched: they stay in memory
-_HALF = (0.5, 0.5, 0.5)  # pixels in [-1, 1], as in training
 
 
 # --- what is measured ---
@@ -62,16 +61,9 @@ def effective_rank(features: Tensor) -> Tensor:
     return torch.exp(-(shares * shares.log()).sum()).to(features.dtype)
 
 
-@dataclass(frozen=True)
-class Retrieval:
-    """How often a frame's nearest neighbour from another shot is of its own video, and how often by chance."""
-
-    accuracy: float
-    chance: float
-
-
-def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> Retrieval | None:
-    """Looks for each frame's nearest neighbour, by cosine, among the frames of all shots but its own.
+def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> tuple[float, float] | None:
+    """How often a frame's nearest neighbour from another shot, by cosine, is of its own video; and how often it would
+    be by chance.
 
     `features` (n, d); `videos` and `shots` (n,) say where the frames are from, a shot by its number in its video or
     in all. Frames whose video has no other shot are no queries; None if no frame can be one.
@@ -90,7 +82,7 @@ def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> Retrieval | No
         hits += int(hit[is_query].sum())
         chance += float(by_chance[is_query].double().sum())
         queries += int(is_query.sum())
-    return Retrieval(hits / queries, chance / queries) if queries else None
+    return (hits / queries, chance / queries) if queries else None
 
 
 # --- on which frames and images ---
@@ -145,9 +137,9 @@ class Watched:
     note: str = ""
 
 
-def held_out_frames(index: Index, size: int, videos: int = 128) -> Watched:
-    """The middle frame of each chosen shot."""
-    choice = choose_shots(index.first_shot, index.test, videos)
+def held_out_frames(index: Index, size: int) -> Watched:
+    """The middle frame of each chosen shot: its middle square, resized."""
+    choice = choose_shots(index.first_shot, index.test)
     images: list[Image] = []
     places: list[tuple[int, int]] = []
     for video, shot in zip(choice.videos.tolist(), choice.shots.tolist(), strict=True):
@@ -155,41 +147,28 @@ def held_out_frames(index: Index, size: int, videos: int = 128) -> Watched:
         with suppress(ValueError):  # a damaged frame is left out
             images.append(decode_frame(jpeg))
             places.append((video, shot))
-    return central_squares(images, places, size, choice.note)
+    videos, shots = torch.tensor(places, dtype=torch.long).view(-1, 2).unbind(1)
+    return Watched(central_squares(images, size), videos, shots, choice.note)
 
 
-def central_squares(images: Sequence[Image], places: Sequence[tuple[int, int]], size: int, note: str = "") -> Watched:
-    """Frames of any size, and the video and shot of each: their middle squares, resized."""
-    where = torch.tensor(places, dtype=torch.long).view(-1, 2)
-    frames = torch.zeros(0, 3, size, size, dtype=torch.uint8)
-    if images:
-        seen = unaugmented(pack(images), size)  # (n, 3, size, size) in [-1, 1]
-        frames = ((seen + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
-    return Watched(frames, where[:, 0], where[:, 1], note)
+def central_squares(images: Sequence[Image], size: int) -> Tensor:
+    """The middle squares of frames of any size, resized: uint8 (n, 3, size, size)."""
+    if not images:
+        return torch.zeros(0, 3, size, size, dtype=torch.uint8)
+    seen = unaugmented(pack(images), size)  # (n, 3, size, size) in [-1, 1]
+    return ((seen + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 
 def watched_images(images: LabelledImages, size: int) -> Watched:
+    """Some images, evenly over all."""
     squares, labels, unreadable = sample_squares(images, size, MOST_IMAGES)
-    note = (
-        f"unreadable test images, left out: {len(unreadable):,}; the first is {unreadable[0]}" if unreadable else ""
-    )
+    note = ""
+    if unreadable:
+        note = f"unreadable test images, left out: {len(unreadable):,}; the first is {unreadable[0]}"
     return Watched(squares, labels, torch.arange(len(labels)), note)
 
 
 # --- both ---
-
-
-def measure_features(encoder: nn.Module, watched: Watched) -> dict[str, float]:
-    """The encoder's retrieval on the frames, beside chance, and the spread and rank of its features.
-
-    The encoder is in evaluation mode meanwhile, and unchanged afterwards. What cannot be told is left out.
-    """
-    if len(watched.frames) < 2:
-        return {}
-    features = encode(encoder, watched.frames.split(_BATCH), _HALF, _HALF, next(encoder.parameters()).device)
-    result = retrieval(features, watched.groups, watched.shots)
-    values = {} if result is None else {"retrieval": result.accuracy, "retrieval_chance": result.chance}
-    return {**values, "spread": float(spread(features)), "effective_rank": float(effective_rank(features))}
 
 
 @dataclass(frozen=True)
@@ -205,19 +184,31 @@ class Monitor:
         # Where there are no videos, an image is to find one of its class.
         frames = self.held_out or self.test
         values = measure_features(model.encoder, frames) if frames else {}
-        if model.supervised_loss is not None and self.test is not None and len(self.test.frames):
+        if model.supervised_loss is not None and self.test is not None:
             head = model.supervised_loss.head
-            network = nn.Sequential(model.encoder, head)
-            top1, top5 = top1_top5(network, self.test.frames, self.test.groups, _HALF, _HALF, head.weight.device)
-            values["top1"] = top1
+            top1, top5 = top_k(_encode(nn.Sequential(model.encoder, head), self.test.frames), self.test.groups)
+            values["top1"] = top1 / len(self.test.frames)
             if head.out_features > 5:  # else it is always right
-                values["top5"] = top5
+                values["top5"] = top5 / len(self.test.frames)
         return values
 
 
-def open_monitor(index: Index | None, images: LabelledImages | None, size: int) -> Monitor:
-    """Reads and decodes what is watched: frames of the index, and images that are for testing."""
-    return Monitor(
-        held_out_frames(index, size) if index is not None else None,
-        watched_images(images, size) if images is not None else None,
-    )
+def measure_features(encoder: nn.Module, watched: Watched) -> dict[str, float]:
+    """The encoder's retrieval on the frames, beside chance, and the spread and rank of its features.
+
+    What cannot be told is left out.
+    """
+    if len(watched.frames) < 2:
+        return {}
+    features = _encode(encoder, watched.frames)
+    found = retrieval(features, watched.groups, watched.shots)
+    values = {} if found is None else {"retrieval": found[0], "retrieval_chance": found[1]}
+    return {**values, "spread": float(spread(features)), "effective_rank": float(effective_rank(features))}
+
+
+def _encode(network: nn.Module, frames: Tensor) -> Tensor:
+    """What a network makes of frames; it is in evaluation mode meanwhile, and unchanged afterwards."""
+    half = (0.5, 0.5, 0.5)  # pixels in [-1, 1], as in training
+    # Not worth compiling once more: it runs seldom, and in other shapes.
+    with torch.compiler.set_stance("force_eager"):
+        return encode(network, frames.split(_BATCH), half, half, next(network.parameters()).device)

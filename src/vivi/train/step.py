@@ -30,17 +30,12 @@ def compute_gradients(
 ) -> Metrics:
     """Adds the gradient of this process's part of the step to the parameters; their sum over processes is the
     gradient of the whole step. Returns losses and metrics, as means over all cores."""
-    loss, cores, totals = recipe.loss, recipe.batch.cores, Totals()
+    loss, totals = recipe.loss, Totals(recipe.batch.cores)
+    λ, γ = loss.video_weight, loss.supervised_weight
     # L_S is the mean over videos and labelled images where it sees both.
-    frame_share = 0.5 if recipe.batch.videos and recipe.images.count and loss.on_labelled else 1.0
+    share = 0.5 if recipe.batch.videos and recipe.images.count and loss.on_labelled else 1.0
     across_cores = model.video_loss is not None and model.video_loss.across_cores
     dL_V: list[Tensor] = []  # ∂λL_V/∂e of each micro-batch
-
-    def term(part: Loss, x: Tensor, extra: Tensor | None, weight: float = 1.0, share: float = 1.0) -> Tensor:
-        """What a loss on some cores contributes to the mean over all cores."""
-        value, metrics = part.measure(x, extra)  # (cores,)
-        totals.add({part.name: value, **metrics}, share)
-        return weight * share * value.sum() / cores
 
     if across_cores:
         videos = list(videos)
@@ -50,28 +45,25 @@ def compute_gradients(
             dL_V = video_loss_across_cores(model, shots, videos, recipe, world, totals)
 
     for number, batch in enumerate(videos):
-        terms = []
         h = model.represent(batch.frames)  # f: (cores, views, shots, frames, d)
-        if model.frame_loss is not None:  # L_S
-            terms.append(term(model.frame_loss, model.frame_loss_input(h), batch.uniforms, share=frame_share))
-        if model.contrastive is not None:
-            terms.append(term(model.contrastive, h[:, 0], None, loss.contrastive_weight))
+        L_S = totals.term(model.frame_loss, model.frame_loss_input(h), batch.uniforms, share=share)
+        L_S = L_S + totals.term(model.contrastive, h[:, 0], None, loss.contrastive_weight)
+        λ_L_V = torch.zeros(())
         if model.video_loss is not None:
             e = model.embed_shots(h)  # p: (cores, videos, K, d)
-            if across_cores:  # λ L_V, by its gradient
+            if across_cores:  # the gradient is known, see above
                 dL_V = dL_V or video_loss_across_cores(model, [e], [batch], recipe, world, totals)
-                terms.append((e * dL_V[number]).sum())
-            else:  # λ L_V, in which g predicts
-                terms.append(term(model.video_loss, e, batch.uniforms, loss.video_weight))
-        torch.stack(terms).sum().backward()
+                λ_L_V = (e * dL_V[number]).sum()
+            else:  # g predicts within each core
+                λ_L_V = totals.term(model.video_loss, e, batch.uniforms, λ)
+        (L_S + λ_L_V).backward()
 
     for batch in images:
-        assert model.supervised_loss is not None
         h = model.represent(batch.frames, for_frame_loss=loss.on_labelled)  # (cores, views, images, copies, d)
-        terms = [term(model.supervised_loss, h, batch.labels, loss.supervised_weight)]  # γ L_SUP
-        if loss.on_labelled and model.frame_loss is not None:
-            terms.append(term(model.frame_loss, model.frame_loss_input(h), batch.uniforms, share=frame_share))
-        torch.stack(terms).sum().backward()
+        γ_L_SUP = totals.term(model.supervised_loss, h, batch.labels, γ)
+        on_labelled = model.frame_loss if loss.on_labelled else None
+        L_S = totals.term(on_labelled, model.frame_loss_input(h), batch.uniforms, share=share)
+        (L_S + γ_L_SUP).backward()
 
     return totals.means(model, recipe, world)
 
@@ -102,10 +94,21 @@ def video_loss_across_cores(
 
 
 class Totals:
-    """Sums of losses and metrics over cores."""
+    """Sums of losses and metrics over cores, of which the step has so many."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
         self.sums: Metrics = {}
+
+    def term(
+        self, loss: Loss | None, x: Tensor, extra: Tensor | None, weight: float = 1.0, share: float = 1.0
+    ) -> Tensor:
+        """What a loss on some cores contributes to the mean over all cores; 0 where there is no such loss."""
+        if loss is None:
+            return torch.zeros(())
+        value, metrics = loss.measure(x, extra)  # (cores,)
+        self.add({loss.name: value, **metrics}, share)
+        return weight * share * value.sum() / self.cores
 
     def add(self, values: Metrics, share: float = 1.0) -> None:
         """Adds what each core has, (cores,) each."""
@@ -116,7 +119,7 @@ class Totals:
     def means(self, model: Vivi, recipe: Recipe, world: World) -> Metrics:
         """The means over the cores of all processes, and `loss`, the weighted sum of the losses."""
         names = sorted(self.sums)
-        values = torch.stack([self.sums[name] for name in names]) / recipe.batch.cores
+        values = torch.stack([self.sums[name] for name in names]) / self.cores
         world.all_reduce([values])
         means = dict(zip(names, values.unbind(), strict=True))
         weighted = (weight * means[loss.name] for loss, weight in model.weighted_losses(recipe.loss))

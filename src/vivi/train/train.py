@@ -27,7 +27,7 @@ from vivi.train.checkpoint import broadcast_state, load_state, restore
 from vivi.train.data import TrainingData, open_data, prefetch_steps
 from vivi.train.loop import Loop, Trainer
 from vivi.train.micro_batch import MicroBatchSize, choose_size
-from vivi.train.monitor import MOST_IMAGES, open_monitor
+from vivi.train.monitor import MOST_IMAGES, Monitor, held_out_frames, watched_images
 from vivi.train.pictures import draw_curves
 from vivi.train.run import FINGERPRINTS, open_run, version_of
 from vivi.train.settings import DataPaths, Execution
@@ -104,7 +104,9 @@ def _train(
         console.print(f"going on after step {start}")
 
     def open_writer() -> RunWriter:
-        monitor = open_monitor(data.index, data.test, model.encoder.architecture.size)
+        size = model.encoder.architecture.size
+        held_out = held_out_frames(data.index, size) if data.index is not None else None
+        monitor = Monitor(held_out, watched_images(data.test, size) if data.test is not None else None)
         for watched in (monitor.held_out, monitor.test):
             if watched is not None and watched.note:
                 console.print(watched.note, style="yellow", soft_wrap=True)

@@ -48,7 +48,7 @@ class RunWriter:
     ) -> None:
         self.out, self.recipe, self.classes, self.keep, self.console = out, recipe, classes, keep, console
         self.losses = [loss for loss, _ in model.weighted_losses(recipe.loss)]
-        self._monitor = monitor
+        self.monitor = monitor
         self._log = MetricsLog(out, start or -1)
         self._progress = ProgressLine("train", recipe.steps, console, start)
         # What stands in the progress line, of all that is logged, and under which name.
@@ -58,12 +58,6 @@ class RunWriter:
         self._latest: dict[str, float] = {}
         self._pictures = set[str]() if start == 0 else {"augmented", "labelled"}  # that are written
         self._drawn = -math.inf  # when the curves last were
-
-    def monitor(self, model: Vivi) -> dict[str, float]:
-        """What the held-out frames and test images say of the encoder."""
-        # Not worth compiling once more: it runs seldom, and in other shapes.
-        with torch.compiler.set_stance("force_eager"):
-            return self._monitor.measure(model)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """A step is done; values, when there are some to log."""

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
+from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 from torchvision.transforms.v2 import functional as vision
 
 from vivi.data.packed import upload
@@ -44,63 +44,44 @@ _SIGNED: dict[Policy, tuple[str, ...]] = {
     "v0": ("ShearX", "ShearY", "TranslateY", "Rotate"),
 }
 
-# The level of an operation that has none is 0.
-SUB_POLICIES: dict[Policy, tuple[tuple[Step, Step], ...]] = {
-    "imagenet": (
-        (("Posterize", 0.4, 8), ("Rotate", 0.6, 9)),
-        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, 0)),
-        (("Equalize", 0.8, 0), ("Equalize", 0.6, 0)),
-        (("Posterize", 0.6, 7), ("Posterize", 0.6, 6)),
-        (("Equalize", 0.4, 0), ("Solarize", 0.2, 4)),
-        (("Equalize", 0.4, 0), ("Rotate", 0.8, 8)),
-        (("Solarize", 0.6, 3), ("Equalize", 0.6, 0)),
-        (("Posterize", 0.8, 5), ("Equalize", 1.0, 0)),
-        (("Rotate", 0.2, 3), ("Solarize", 0.6, 8)),
-        (("Equalize", 0.6, 0), ("Posterize", 0.4, 6)),
-        (("Rotate", 0.8, 8), ("Color", 0.4, 0)),
-        (("Rotate", 0.4, 9), ("Equalize", 0.6, 0)),
-        (("Equalize", 0.0, 0), ("Equalize", 0.8, 0)),
-        (("Invert", 0.6, 0), ("Equalize", 1.0, 0)),
-        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
-        (("Rotate", 0.8, 8), ("Color", 1.0, 2)),
-        (("Color", 0.8, 8), ("Solarize", 0.8, 7)),
-        (("Sharpness", 0.4, 7), ("Invert", 0.6, 0)),
-        (("ShearX", 0.6, 5), ("Equalize", 1.0, 0)),
-        (("Color", 0.4, 0), ("Equalize", 0.6, 0)),
-        (("Equalize", 0.4, 0), ("Solarize", 0.2, 4)),
-        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, 0)),
-        (("Invert", 0.6, 0), ("Equalize", 1.0, 0)),
-        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
-        (("Equalize", 0.8, 0), ("Equalize", 0.6, 0)),
-    ),
-    "v0": (
-        (("Equalize", 0.8, 1), ("ShearY", 0.8, 4)),
-        (("Color", 0.4, 9), ("Equalize", 0.6, 3)),
-        (("Color", 0.4, 1), ("Rotate", 0.6, 8)),
-        (("Solarize", 0.8, 3), ("Equalize", 0.4, 7)),
-        (("Solarize", 0.4, 2), ("Solarize", 0.6, 2)),
-        (("Color", 0.2, 0), ("Equalize", 0.8, 8)),
-        (("Equalize", 0.4, 8), ("SolarizeAdd", 0.8, 3)),
-        (("ShearX", 0.2, 9), ("Rotate", 0.6, 8)),
-        (("Color", 0.6, 1), ("Equalize", 1.0, 2)),
-        (("Invert", 0.4, 9), ("Rotate", 0.6, 0)),
-        (("Equalize", 1.0, 9), ("ShearY", 0.6, 3)),
-        (("Color", 0.4, 7), ("Equalize", 0.6, 0)),
-        (("Posterize", 0.4, 6), ("AutoContrast", 0.4, 7)),
-        (("Solarize", 0.6, 8), ("Color", 0.6, 9)),
-        (("Solarize", 0.2, 4), ("Rotate", 0.8, 9)),
-        (("Rotate", 1.0, 7), ("TranslateY", 0.8, 9)),
-        (("ShearX", 0.0, 0), ("Solarize", 0.8, 4)),
-        (("ShearY", 0.8, 0), ("Color", 0.6, 4)),
-        (("Color", 1.0, 0), ("Rotate", 0.6, 2)),
-        (("Equalize", 0.8, 4), ("Equalize", 0.0, 8)),
-        (("Equalize", 1.0, 4), ("AutoContrast", 0.6, 2)),
-        (("ShearY", 0.4, 7), ("SolarizeAdd", 0.6, 7)),
-        (("Posterize", 0.8, 2), ("Solarize", 0.6, 10)),
-        (("Solarize", 0.6, 8), ("Equalize", 0.6, 1)),
-        (("Color", 0.8, 6), ("Rotate", 0.4, 5)),
-    ),
-}
+# policy_v0 of tensorflow/tpu: a sub-policy a line, its operations as name, probability, level.
+_V0 = """
+Equalize 0.8 1   ShearY 0.8 4
+Color 0.4 9      Equalize 0.6 3
+Color 0.4 1      Rotate 0.6 8
+Solarize 0.8 3   Equalize 0.4 7
+Solarize 0.4 2   Solarize 0.6 2
+Color 0.2 0      Equalize 0.8 8
+Equalize 0.4 8   SolarizeAdd 0.8 3
+ShearX 0.2 9     Rotate 0.6 8
+Color 0.6 1      Equalize 1.0 2
+Invert 0.4 9     Rotate 0.6 0
+Equalize 1.0 9   ShearY 0.6 3
+Color 0.4 7      Equalize 0.6 0
+Posterize 0.4 6  AutoContrast 0.4 7
+Solarize 0.6 8   Color 0.6 9
+Solarize 0.2 4   Rotate 0.8 9
+Rotate 1.0 7     TranslateY 0.8 9
+ShearX 0.0 0     Solarize 0.8 4
+ShearY 0.8 0     Color 0.6 4
+Color 1.0 0      Rotate 0.6 2
+Equalize 0.8 4   Equalize 0.0 8
+Equalize 1.0 4   AutoContrast 0.6 2
+ShearY 0.4 7     SolarizeAdd 0.6 7
+Posterize 0.8 2  Solarize 0.6 10
+Solarize 0.6 8   Equalize 0.6 1
+Color 0.8 6      Rotate 0.4 5
+"""
+
+
+@cache
+def sub_policies(policy: Policy) -> list[tuple[Step, Step]]:
+    """The 25 pairs of operations; the level of an operation that has none is 0."""
+    if policy == "imagenet":
+        pairs = AutoAugment(AutoAugmentPolicy.IMAGENET).policies
+        return [((a, p, i or 0), (b, q, j or 0)) for (a, p, i), (b, q, j) in pairs]
+    rows = [line.split() for line in _V0.strip().splitlines()]
+    return [((a, float(p), int(i)), (b, float(q), int(j))) for a, p, i, b, q, j in rows]
 
 
 @dataclass(frozen=True)
@@ -128,11 +109,11 @@ def autoaugment(images: Tensor, uniforms: NDArray[np.float32], policy: Policy) -
 
 def plan(uniforms: NDArray[np.float32], policy: Policy, chunk: int = _CHUNK) -> list[Operation]:
     """What runs on which images, in order: the first operations of all images, then the second ones."""
-    sub_policies = SUB_POLICIES[policy]
-    chosen = (uniforms[:, SUB_POLICY].astype(np.float64) * len(sub_policies)).astype(np.int64)  # (n,)
+    pairs = sub_policies(policy)
+    chosen = (uniforms[:, SUB_POLICY].astype(np.float64) * len(pairs)).astype(np.int64)  # (n,)
     operations = []
     for stage, (applies, sign) in enumerate([(FIRST, FIRST_SIGN), (SECOND, SECOND_SIGN)]):
-        steps = [sub_policy[stage] for sub_policy in sub_policies]
+        steps = [pair[stage] for pair in pairs]
         names = np.array([name for name, _, _ in steps])[chosen]  # (n,), like all that follows
         probabilities = np.array([probability for _, probability, _ in steps])[chosen]
         magnitudes = np.array([magnitude(name, level, policy) for name, _, level in steps])[chosen]
@@ -151,32 +132,24 @@ def plan(uniforms: NDArray[np.float32], policy: Policy, chunk: int = _CHUNK) -> 
 def magnitude(operation: str, level: int, policy: Policy) -> float:
     """What a level means: degrees, pixels, a threshold ... 0 for the operations that have no levels."""
     if policy == "imagenet":
-        match operation:
-            case "Posterize":
-                return 8 - round(level / (9 / 4))
-            case "Solarize":
-                return 255 * float(torch.linspace(1, 0, 10)[level])
+        if operation == "Posterize":
+            return 8 - round(level / (9 / 4))
+        if operation == "Solarize":
+            return 255 * float(torch.linspace(1, 0, 10)[level])
         most = {"ShearX": 0.3, "Rotate": 30, "Color": 0.9, "Contrast": 0.9, "Sharpness": 0.9}.get(operation, 0)
         return float(torch.linspace(0, most, 10)[level])
     share = level / 10
     match operation:
-        case "ShearX" | "ShearY":
-            return share * 0.3
-        case "TranslateY":
-            return share * 250  # pixels, whatever the size of the image: level 9 leaves nothing of 224
-        case "Rotate":
-            return share * 30
         case "Color":
             return share * 1.8 + 0.1
         case "Posterize":
             # Without a bit (level 2) TensorFlow would shift 8 bits by 8; it shifts by 7 at most, and one bit stays.
             return max(int(share * 4), 1)
-        case "Solarize":
-            # Level 10 is 256: no pixel is inverted. (TensorFlow compares in uint8, where 256 may have become 0.)
-            return int(share * 256)
-        case "SolarizeAdd":
-            return int(share * 110)
-    return 0
+        case "Solarize" | "SolarizeAdd":
+            # Level 10 of Solarize is 256: no pixel is inverted. (TensorFlow compares in uint8: 256 may be 0 there.)
+            return int(share * (256 if operation == "Solarize" else 110))
+    # TranslateY is in pixels, whatever the size of the image: level 9 leaves nothing of 224.
+    return share * {"ShearX": 0.3, "ShearY": 0.3, "TranslateY": 250, "Rotate": 30}.get(operation, 0)
 
 
 def apply(operation: str, images: Tensor, magnitudes: NDArray[np.float64], policy: Policy) -> Tensor:
@@ -186,55 +159,51 @@ def apply(operation: str, images: Tensor, magnitudes: NDArray[np.float64], polic
     changed = images.clone()
     for value in np.unique(magnitudes):  # torchvision has one for all images
         which = upload(torch.from_numpy(np.flatnonzero(magnitudes == value)), images.device)
-        changed.index_copy_(0, which, apply_with_torchvision(operation, images.index_select(0, which), float(value)))
+        operate = IMAGENET_OPERATIONS[operation]
+        changed.index_copy_(0, which, operate(images.index_select(0, which), float(value)))
     return changed
 
 
-def apply_with_torchvision(operation: str, images: Tensor, magnitude: float) -> Tensor:
-    """As AutoAugment of torchvision calls its functions."""
-    match operation:
-        case "ShearX":
-            shear = [math.degrees(math.atan(magnitude)), 0.0]
-            changed = vision.affine(images, 0.0, [0, 0], 1.0, shear, InterpolationMode.NEAREST, center=[0, 0])
-        case "Rotate":
-            changed = vision.rotate(images, magnitude, InterpolationMode.NEAREST)
-        case "Color":
-            changed = vision.adjust_saturation(images, 1 + magnitude)
-        case "Contrast":
-            changed = vision.adjust_contrast(images, 1 + magnitude)
-        case "Sharpness":
-            changed = vision.adjust_sharpness(images, 1 + magnitude)
-        case "Posterize":
-            changed = vision.posterize(images, int(magnitude))
-        case "Solarize":
-            changed = vision.solarize(images, magnitude)
-        case "AutoContrast":
-            changed = vision.autocontrast(images)
-        case "Equalize":
-            changed = vision.equalize(images)
-        case "Invert":
-            changed = vision.invert(images)
-    result: Tensor = changed
-    return result
+# As AutoAugment of torchvision calls its functions: uint8 (n, 3, h, w), and one magnitude for all.
+IMAGENET_OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "ShearX": lambda images, slope: vision.affine(
+        images, 0.0, [0, 0], 1.0, [math.degrees(math.atan(slope)), 0.0], center=[0, 0]
+    ),
+    "Rotate": lambda images, degrees: vision.rotate(images, degrees),
+    "Color": lambda images, change: vision.adjust_saturation(images, 1 + change),
+    "Contrast": lambda images, change: vision.adjust_contrast(images, 1 + change),
+    "Sharpness": lambda images, change: vision.adjust_sharpness(images, 1 + change),
+    "Posterize": lambda images, bits: vision.posterize(images, int(bits)),
+    "Solarize": lambda images, threshold: vision.solarize(images, threshold),
+    "AutoContrast": lambda images, _: vision.autocontrast(images),
+    "Equalize": lambda images, _: vision.equalize(images),
+    "Invert": lambda images, _: vision.invert(images),
+}
 
 
 # The operations of v0 take and return uint8 (n, 3, h, w); a magnitude is one number for each image, (n,), on the CPU.
 
 
-def identity_but(row: int, column: int) -> Callable[[Tensor, NDArray[np.float64]], Tensor]:
-    """The operation whose matrix is the identity but for the magnitude at one place."""
-
-    def operation(images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
-        matrices = np.tile(np.eye(2, 3), (len(magnitudes), 1, 1))  # (n, 2, 3)
-        matrices[:, row, column] = magnitudes
-        return affine(images, matrices)
-
-    return operation
+def shear_x(images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
+    """A row moves by the magnitude times its y."""
+    return affine(images, _identity_but(0, 1, magnitudes))
 
 
-shear_x = identity_but(0, 1)  # a row moves by the magnitude times its y
-shear_y = identity_but(1, 0)  # a column moves by the magnitude times its x
-translate_y = identity_but(1, 2)  # moved up
+def shear_y(images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
+    """A column moves by the magnitude times its x."""
+    return affine(images, _identity_but(1, 0, magnitudes))
+
+
+def translate_y(images: Tensor, pixels: NDArray[np.float64]) -> Tensor:
+    """Moved up."""
+    return affine(images, _identity_but(1, 2, pixels))
+
+
+def _identity_but(row: int, column: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Identity matrices (n, 2, 3) but for one place, which holds the values (n,)."""
+    matrices = np.tile(np.eye(2, 3), (len(values), 1, 1))
+    matrices[:, row, column] = values
+    return matrices
 
 
 def rotate(images: Tensor, degrees: NDArray[np.float64]) -> Tensor:

@@ -32,8 +32,7 @@ from vivi.evaluate.detection.sets import open_sets
 from vivi.evaluate.detection.settings import Detected, DetectionExecution, Tuned
 from vivi.evaluate.detection.train import Job, Trained, out_of_memory_named, train_detector
 from vivi.evaluate.models import Model, load_model
-from vivi.evaluate.names import plain
-from vivi.evaluate.results import read_all, versions, write_result
+from vivi.evaluate.results import plain, read_all, versions, write_result
 from vivi.evaluate.subject import check_name
 from vivi.runtime.distributed import World, join_world, only_rank_0_explains
 from vivi.runtime.errors import UserError

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from vivi.evaluate.classifiers import open_classifier
 from vivi.evaluate.models import checksum
-from vivi.evaluate.names import plain
-from vivi.evaluate.results import read_all, versions, write_result
+from vivi.evaluate.results import plain, read_all, versions, write_result
 from vivi.evaluate.subject import check_name
 from vivi.evaluate.vid_robust.files import counted, named
 from vivi.evaluate.vid_robust.predictions import Predictions, predict, read_predictions

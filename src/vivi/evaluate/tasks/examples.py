@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vivi.evaluate.tasks import Group
+from vivi.evaluate.tasks.definitions import Group
 from vivi.runtime.errors import UserError
 
 # Images of each part whose content counts: all of them may be many gigabytes.
@@ -90,7 +90,7 @@ class Task:
     title: str
     group: Group
     classes: int
-    split: str  # "lists": the images of VTAB; "own split": others, or not all of them, or dealt by us
+    split: str  # "lists" or "tfds": the images of VTAB; "own split": others, or not all of them, or dealt by us
     sweep: Examples
     validation: Examples
     final: Examples

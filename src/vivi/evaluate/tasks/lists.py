@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from vivi.evaluate.examples import Examples, Task
-from vivi.evaluate.tasks import Definition, Group, definition
+from vivi.evaluate.tasks.definitions import Definition, Group, definition
+from vivi.evaluate.tasks.examples import Examples, Task
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import LARGE, leads_out, read_file
 

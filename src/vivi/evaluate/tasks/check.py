@@ -11,15 +11,16 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from vivi.evaluate.find import find_places
-from vivi.evaluate.lists import read_task
-from vivi.evaluate.originals import look
-from vivi.evaluate.tasks import VTAB, Definition, definition
+from vivi.evaluate.tasks import originals, tfds
+from vivi.evaluate.tasks.definitions import VTAB, Definition, definition
+from vivi.evaluate.tasks.find import Place, find_places
+from vivi.evaluate.tasks.lists import read_task
 from vivi.runtime.errors import UserError
 
-LISTS_AT = (
-    "The exact splits of Version 2 are the community's VTAB-1k folders (<task>/train800.txt, val200.txt, "
-    "train800val200.txt, test.txt, images/), for example those that github.com/ZhangYuanhan-AI/NOAH links to."
+EXACT_AT = (
+    "Exact splits for every protocol are the folders that TensorFlow Datasets prepares (<name>/<version>/); for "
+    "Version 2 also the community's VTAB-1k folders (<task>/train800.txt, val200.txt, train800val200.txt, test.txt, "
+    "images/), for example those that github.com/ZhangYuanhan-AI/NOAH links to."
 )
 
 
@@ -27,8 +28,8 @@ def print_check(data: Path, console: Console) -> None:
     """One line for every task of VTAB, then one for each of the user's own; then what to do about them."""
     places = find_places(data, "v2")
     rows = [_check(known, places.get(known.name), data) for known in VTAB]
-    own = [place for place in places.values() if isinstance(place, Path) and definition(place.name) is None]
-    mine = [_check_lists(folder.name, folder, None) for folder in sorted(own)]
+    own = sorted(place.folder for name, place in places.items() if definition(name) is None)
+    mine = [_check_lists(folder.name, folder, None) for folder in own]
     table = Table(title=f"tasks in {data}", title_justify="left")
     for column in ("task", "there", "images", "VTAB has"):
         table.add_column(column)
@@ -39,7 +40,7 @@ def print_check(data: Path, console: Console) -> None:
     for note in dict.fromkeys(f"{row.title}: {row.note}" for row in rows + mine if row.note):
         console.print(note, soft_wrap=True)
     if any(row.state != "exact" for row in rows):
-        console.print(LISTS_AT, soft_wrap=True)
+        console.print(EXACT_AT, soft_wrap=True)
     count = Counter(row.state for row in rows)
     console.print(
         f"{count['exact']} of VTAB's {len(VTAB)} tasks are exact, {count['usable']} on a split of their own, "
@@ -58,20 +59,43 @@ class _Row:
     note: str = ""
 
 
-def _check(known: Definition, place: Path | Definition | None, data: Path) -> _Row:
-    if isinstance(place, Path):
-        return _check_lists(known.title, place, known)
-    found = look(known.name, data)
+def _check(known: Definition, place: Place | None, data: Path) -> _Row:
     wanted = _numbers((known.train, known.val, known.test))
-    if found.missing:
-        rest = len(found.missing) - 3
-        what = ", ".join(found.missing[:3]) + (f" and {rest} more" if rest > 0 else "")
-        note = f"{found.place} has no {what}; get it: {found.where}"
-        return _Row(known.title, "missing", "nothing", "", wanted, note)
-    if found.problem:
-        return _Row(known.title, "missing", "damaged", "", wanted, found.problem)
-    images = _numbers(found.counts.values()) if found.counts else "not counted"
+    if place is None:
+        return _Row(known.title, "missing", "nothing", "", wanted, _where(known.name, data))
+    if place.form == "lists":
+        return _check_lists(known.title, place.folder, known)
+    try:
+        if place.form == "tfds":
+            return _check_tfds(tfds.Folder(known, place.folder), wanted)
+        original = originals.read_original(known.name, data)
+    except UserError as error:
+        return _Row(known.title, "missing", "damaged", "", wanted, str(error))
+    images = _numbers(len(part) for part in (original.train, original.val, original.test))
     return _Row(known.title, "usable", "original", images, wanted)
+
+
+def _check_tfds(folder: tfds.Folder, wanted: str) -> _Row:
+    title, version = folder.known.title, folder.folder.name
+    images = _numbers(folder.counts())
+    if folder.is_exact():
+        return _Row(title, "exact", f"TFDS {version}", images, wanted)
+    note = (
+        "" if folder.is_version() else f"{folder.folder}: VTAB uses version {folder.source.version}.*, not {version}"
+    )
+    return _Row(title, "usable", f"TFDS {version}, own split", images, wanted, note)
+
+
+def _where(name: str, data: Path) -> str:
+    """What is missing, and where to get it."""
+    source = tfds.SOURCES[name]
+    prepared = f"TFDS prepares it as {source.folder}/{source.version}.*"
+    if name not in originals.SOURCES:
+        return f"{data} has no {source.folder}; {prepared}"
+    folder, missing = originals.find_original(name, data)
+    rest = len(missing) - 3
+    what = ", ".join(missing[:3]) + (f" and {rest} more" if rest > 0 else "")
+    return f"{folder} has no {what}; get it: {originals.SOURCES[name].where}; or {prepared}"
 
 
 def _check_lists(title: str, folder: Path, known: Definition | None) -> _Row:
