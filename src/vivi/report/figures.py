@@ -1,7 +1,7 @@
 """The figures: means by group, differences task by task, and curves of robustness.
 
-Each is drawn once and saved twice: as a PNG to take away, and as the SVG that the page shows, in which every colour is
-a CSS variable with a value for light and one for dark screens.
+Each is drawn once and saved twice: as a PNG to take away, and as the SVG that the page shows, in which every colour
+is a CSS variable with a value for light and one for dark screens.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     corpus ──▶ numbers, sampled film strips ──▶ templates/inspect.html ──▶ out/index.html, out/frames/
 
 A corpus may hold millions of videos, so numbers come from the columns of videos.parquet and from the shards' times;
-frames are read only where they are shown. Thumbnails are named by their content, so a new page never changes a picture
-that the old one shows: index.html is replaced in one step, then thumbnails it does not refer to are removed.
+frames are read only where they are shown. Thumbnails are named by their content, so a new page never changes a
+picture that the old one shows: index.html is replaced in one step, then thumbnails it does not refer to are removed.
 """
 
 from __future__ import annotations

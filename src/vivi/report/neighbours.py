@@ -36,8 +36,8 @@ def draw_neighbours(
     nearest: int = 5,
     seed: int = 0,
 ) -> str:
-    """Writes a PNG: in each row a frame, and the frames of other shots that the encoder puts nearest to it; returns what
-    it shows in words.
+    """Writes a PNG: in each row a frame, and the frames of other shots that the encoder puts nearest to it. Returns
+    what it shows in words.
 
     The frames are the middle ones of shots of held-out videos; of each query, its own shot is left out, so that what
     is found is no copy. Frames of the query's own video are framed green.

@@ -102,8 +102,8 @@ def means_table(board: Board) -> Table:
         caption += f", and its difference to {board.baseline.name}"
     if board.has_several_seeds:
         caption += (
-            ". Below a mean, its range over seeds: the mean over tasks is taken for the first seed of every task, for "
-            "the second, and so on, and the lowest and the highest of these are given"
+            ". Below a mean, its range over seeds: the mean over tasks is taken for the first seed of every task, for"
+            " the second, and so on, and the lowest and the highest of these are given"
         )
     columns = (
         Column("Method"),
