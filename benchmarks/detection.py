@@ -29,7 +29,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 from vivi.evaluate.detection.network import Target, build_detector
 from vivi.evaluate.detection.settings import Norm
-from vivi.evaluate.models import load_model
+from vivi.evaluate.encoders import load_model
 from vivi.runtime.console import SafeConsole
 from vivi.runtime.errors import check_ranges
 

@@ -13,10 +13,18 @@ from browser import Page
 from PIL import Image
 from rich.console import Console
 
-from vivi.evaluate.detection.result import DetectionResult, DetectorRun, Precision
-from vivi.evaluate.results import Benchmark, Result, Score, Setting, write_result
+from vivi.evaluate.results import (
+    Benchmark,
+    DetectionResult,
+    DetectorRun,
+    Precision,
+    Result,
+    RobustResult,
+    Score,
+    Setting,
+    write_result,
+)
 from vivi.evaluate.tasks import VTAB, Group
-from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.evaluate.vid_robust.scores import Anchor, curve
 from vivi.report.boards import Board, make_boards
 from vivi.report.options import ReportOptions

@@ -19,9 +19,9 @@ import torch
 import tyro
 from rich.console import Console
 
+from vivi.evaluate.encoders import LEARNING_RATES, load_model
 from vivi.evaluate.estimate import sweep_seconds
 from vivi.evaluate.finetune import Tuner, Tuning
-from vivi.evaluate.models import LEARNING_RATES, load_model
 from vivi.evaluate.pictures import Pictures
 from vivi.evaluate.results import Setting
 from vivi.evaluate.settings import Sweep

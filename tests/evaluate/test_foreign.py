@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from safetensors.torch import save_file
-from test_models import features, line_of, random
+from small_models import features, line_of, random
 from torch import Tensor, nn
 
 from vivi.evaluate import foreign
-from vivi.evaluate.models import load_model, load_weights
+from vivi.evaluate.encoders import load_model, load_weights
 from vivi.runtime.errors import UserError
 
 Arrays = dict[str, Any]  # of numpy

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vivi import load_encoder
-from vivi.evaluate.models import load_weights, read_weights
+from vivi.evaluate.encoders import load_weights, read_weights
 from vivi.model.encoder import build_encoder
 from vivi.model.files import Classifier, read_classifier, write_classifier, write_encoder
 from vivi.recipes import Encoder

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import vivi
 from vivi import recipes
-from vivi.evaluate.models import load_model
+from vivi.evaluate.encoders import load_model
 from vivi.model.encoder import build_encoder
 from vivi.model.files import Classifier, read_classifier, read_encoder, write_classifier, write_encoder
 from vivi.runtime.errors import UserError

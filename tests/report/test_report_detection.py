@@ -10,8 +10,7 @@ import pytest
 from browser import Page
 from some_results import HOSTILE, a_detection_result, a_picture, a_robust_result, report, table
 
-from vivi.evaluate.detection.result import DetectionResult
-from vivi.evaluate.results import write_result
+from vivi.evaluate.results import DetectionResult, write_result
 from vivi.report.table import markdown_escaped
 
 

@@ -13,8 +13,7 @@ from browser import CHROMIUM, Page, in_frames
 from PIL import Image
 from some_results import HOSTILE, a_picture, a_result, a_robust_result, report, table
 
-from vivi.evaluate.results import write_result
-from vivi.evaluate.vid_robust.result import RobustResult
+from vivi.evaluate.results import RobustResult, write_result
 from vivi.evaluate.vid_robust.scores import Anchor, curve
 from vivi.report.figures import MARKERS, MAX_LINES, draw_curves
 from vivi.report.paper import robust_rows

@@ -11,8 +11,8 @@ import torch
 
 from vivi.data.image_lists import read_list, read_names
 from vivi.evaluate.detection.sets import read_annotations
+from vivi.evaluate.encoders import read_weights
 from vivi.evaluate.metadata import read_json
-from vivi.evaluate.models import read_weights
 from vivi.evaluate.results import read_all
 from vivi.evaluate.tasks import lists
 from vivi.model.encoder import build_encoder

@@ -59,7 +59,7 @@ class Knn:
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
     def run(self, console: Console) -> None:
-        from vivi.evaluate.frozen import evaluate_frozen
+        from vivi.evaluate.probes import evaluate_frozen
 
         evaluate_frozen("knn", self.subject, console, self.protocol, self.neighbours, self.device)
         _say_report(self.subject.out, console)
@@ -76,7 +76,7 @@ class Linear:
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
     def run(self, console: Console) -> None:
-        from vivi.evaluate.frozen import evaluate_frozen
+        from vivi.evaluate.probes import evaluate_frozen
 
         evaluate_frozen("linear", self.subject, console, self.protocol, device=self.device)
         _say_report(self.subject.out, console)

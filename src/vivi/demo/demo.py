@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vivi.demo.synthesize import SynthesizeSettings, synthesize
-from vivi.evaluate.frozen import evaluate_frozen
+from vivi.evaluate.probes import evaluate_frozen
 from vivi.evaluate.settings import Subject
 from vivi.prepare.piece import PrepareSettings
 from vivi.prepare.prepare import prepare

@@ -11,7 +11,7 @@ import timm
 from torch import Tensor, nn
 
 from vivi import recipes
-from vivi.evaluate.models import VTAB_SIZE, Model, load_model, load_weights, read_weights
+from vivi.evaluate.encoders import VTAB_SIZE, Model, load_model, load_weights, read_weights
 from vivi.model.architecture import architecture_of
 from vivi.model.files import Classifier, read_classifier
 from vivi.runtime.errors import UserError
@@ -29,7 +29,7 @@ class ImageClassifier:
 
 
 @dataclass(frozen=True)
-class Told:
+class ExpectedClasses:
     """How many classes a classifier must have, and which images say so."""
 
     classes: int
@@ -47,7 +47,7 @@ def has_names(source: str) -> bool:
 
 
 def open_classifier(
-    source: str, weights: Path | None = None, name: str = "", told: Told | None = None
+    source: str, weights: Path | None = None, name: str = "", told: ExpectedClasses | None = None
 ) -> ImageClassifier:
     """The classifier that --encoder and --weights name. Where nobody has told how many classes a timm model has, its
     weights do."""
@@ -78,7 +78,7 @@ def _of_run(run: Path, model: Model) -> Classifier:
     return classifier
 
 
-def _timm(source: str, weights: Path | None, name: str, told: Told | None) -> ImageClassifier:
+def _timm(source: str, weights: Path | None, name: str, told: ExpectedClasses | None) -> ImageClassifier:
     """A timm model with the classifier it has; its classes are numbers."""
     kind = source.partition(":")[2]
     architecture = architecture_of(recipes.Encoder(kind), VTAB_SIZE)  # says so where timm has no such model

@@ -13,8 +13,8 @@ from torch import nn
 
 from vivi.data.images import LabelledImages, find_images, find_test_images
 from vivi.data.squares import check_some_readable, labelled_squares
-from vivi.evaluate.classifiers import ImageClassifier, Told, has_names, open_classifier
-from vivi.evaluate.models import Model, checksum
+from vivi.evaluate.classifiers import ExpectedClasses, ImageClassifier, has_names, open_classifier
+from vivi.evaluate.encoders import Model, checksum
 from vivi.evaluate.results import Result, Score, read_results, versions, write_result
 from vivi.evaluate.settings import Classified
 from vivi.evaluate.subject import check_name
@@ -35,7 +35,7 @@ def _open(subject: Classified) -> tuple[ImageClassifier, LabelledImages]:
         assert classifier.classes is not None
         return classifier, _find(subject.images, classifier.classes)
     images = _find(subject.images, find_images(subject.images).classes)
-    told = Told(len(images.classes), subject.images)
+    told = ExpectedClasses(len(images.classes), subject.images)
     return open_classifier(subject.encoder, subject.weights, subject.name, told), images
 
 

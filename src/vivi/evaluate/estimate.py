@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from vivi.evaluate.models import Model
+from vivi.evaluate.encoders import Model
 from vivi.evaluate.runs import Job
 from vivi.evaluate.settings import Sweep
 from vivi.evaluate.tasks.examples import Task

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vivi.evaluate.models import Model
+from vivi.evaluate.encoders import Model
 from vivi.evaluate.pictures import Pictures
 from vivi.evaluate.results import Setting
 from vivi.model.architecture import memory_format

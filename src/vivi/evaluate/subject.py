@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from vivi.evaluate.models import Model, load_model
+from vivi.evaluate.encoders import Model, load_model
 from vivi.evaluate.results import Protocol, Result, plain, read_all, versions
 from vivi.evaluate.settings import Subject
 from vivi.evaluate.tables import print_results

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from vivi.evaluate.encoders import Model
 from vivi.evaluate.finetune import Tuner
-from vivi.evaluate.models import Model
 from vivi.evaluate.pictures import Pictures
 from vivi.evaluate.runs import Job, Run, Runs
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vivi.evaluate.detection.result import DetectionResult
+from vivi.evaluate.results import DetectionResult
 from vivi.report.paper import detection_rows
 from vivi.report.sections import Section, copy_pictures, first_of_each, is_best, unequal
 from vivi.report.table import Cell, Column, Record, Row, Table, exact, number, number_range

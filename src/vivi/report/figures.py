@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vivi.evaluate.results import RobustResult
 from vivi.evaluate.tasks import Group
-from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.report.boards import Board, Mean, Method, comparable, mean, shared_tasks
 from vivi.report.paper import PaperRobust
 from vivi.report.table import number, signed

@@ -18,10 +18,8 @@ from typing import Any
 import pyarrow.compute as pc
 from rich.console import Console
 
-from vivi.evaluate.detection.result import DetectionResult
-from vivi.evaluate.results import Result, plain, read_all
+from vivi.evaluate.results import DetectionResult, Result, RobustResult, plain, read_all
 from vivi.evaluate.tasks import VTAB
-from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.prepare.corpus import Corpus
 from vivi.report.boards import Board, comparable, difference, leader, make_boards, mean, shared_tasks
 from vivi.report.classifiers import classifiers_section, pick_classifiers

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from vivi.evaluate.metadata import counted
-from vivi.evaluate.vid_robust.result import RobustResult
+from vivi.evaluate.results import RobustResult
 from vivi.evaluate.vid_robust.scores import Interval
 from vivi.report.figures import draw_curves
 from vivi.report.paper import PaperRobust, PaperShare, robust_rows

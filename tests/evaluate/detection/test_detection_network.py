@@ -17,7 +17,7 @@ from torchvision.ops import box_iou, sigmoid_focal_loss
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 from vivi.evaluate.detection.network import Detector, FocalLoss, Norm, Target, build_detector, encode, losses, match
-from vivi.evaluate.models import Model, load_model
+from vivi.evaluate.encoders import Model, load_model
 from vivi.model.architecture import Architecture
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

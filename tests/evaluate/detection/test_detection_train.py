@@ -21,11 +21,10 @@ from runs import vivi_here
 from small_detection import write_detection_set
 
 from vivi.evaluate.detection.evaluate import check_machine
-from vivi.evaluate.detection.result import DetectionResult
 from vivi.evaluate.detection.settings import DetectionExecution, Tuned
 from vivi.evaluate.detection.train import optimiser_settings, trouble
-from vivi.evaluate.models import load_model
-from vivi.evaluate.results import read_all
+from vivi.evaluate.encoders import load_model
+from vivi.evaluate.results import DetectionResult, read_all
 from vivi.runtime.distributed import World
 from vivi.runtime.errors import UserError
 from vivi.train.metrics import read_metrics

@@ -22,9 +22,8 @@ from torch import nn
 from vivi import recipes
 from vivi.data.decode import read_image
 from vivi.data.squares import central_square
-from vivi.evaluate.results import read_result
+from vivi.evaluate.results import RobustResult, read_result
 from vivi.evaluate.vid_robust.evaluate import evaluate_robustness
-from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.evaluate.vid_robust.settings import Robustness
 from vivi.evaluate.vid_robust.sheet import GREEN, GREY, RED
 from vivi.model.encoder import build_encoder, load_encoder
@@ -221,7 +220,7 @@ def test_a_classifier_that_answers_with_no_numbers_is_refused(
         return refusal(lambda: evaluate("timm:test_resnet", out, weights=weights, frames=frames, farthest=1))
 
     assert f"{weights} holds values that are not finite (tensor fc.bias)" in line_of()
-    monkeypatch.setattr("vivi.evaluate.models.check_values", lambda *_: None)  # finite weights may overflow too
+    monkeypatch.setattr("vivi.evaluate.encoders.check_values", lambda *_: None)  # finite weights may overflow too
     line = line_of()
     assert line.startswith(f"34 frames were given no class: scores are not numbers: {frame(0, 19)!r}, ")
     assert line.endswith(" and 29 more") and not (tmp_path / "out").exists()

@@ -26,13 +26,21 @@ from vivi.data.packed import upload
 from vivi.evaluate.detection.batches import Batch, test_batches
 from vivi.evaluate.detection.network import Detector, build_detector
 from vivi.evaluate.detection.pictures import draw_detections
-from vivi.evaluate.detection.result import DetectionResult, DetectorRun, Precision, read_run
 from vivi.evaluate.detection.score import Detections, average_precision
 from vivi.evaluate.detection.sets import open_sets
 from vivi.evaluate.detection.settings import Detected, DetectionExecution, Tuned
 from vivi.evaluate.detection.train import Job, Trained, out_of_memory_named, train_detector
-from vivi.evaluate.models import Model, load_model
-from vivi.evaluate.results import plain, read_all, versions, write_result
+from vivi.evaluate.encoders import Model, load_model
+from vivi.evaluate.results import (
+    DetectionResult,
+    DetectorRun,
+    Precision,
+    plain,
+    read_all,
+    read_run,
+    versions,
+    write_result,
+)
 from vivi.evaluate.subject import check_name
 from vivi.runtime.distributed import World, join_world, only_rank_0_explains
 from vivi.runtime.errors import UserError

@@ -39,7 +39,7 @@ from torchvision.ops import box_iou
 
 from vivi.evaluate.detection.pyramid import Maps, Pyramid
 from vivi.evaluate.detection.settings import Norm
-from vivi.evaluate.models import Model
+from vivi.evaluate.encoders import Model
 from vivi.model.architecture import memory_format
 
 POSITIVE, BACKGROUND = 0.5, 0.4  # IoU from which on an anchor is an object, and below which it is none

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vivi.evaluate.detection.result import Precision
 from vivi.evaluate.detection.sets import DetectionSet
+from vivi.evaluate.results import Precision
 
 _SIZES = ("all", "small", "medium", "large")  # in the order of pycocotools' areaRng
 _IOUS = tuple(round(0.5 + 0.05 * number, 2) for number in range(10))  # in the order of its iouThrs

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vivi.evaluate.tasks.definitions import Group
-from vivi.runtime.errors import UserError
+from vivi.runtime.errors import UserError, first_line
 
 # Images of each part whose content counts: all of them may be many gigabytes.
 SAMPLED = 32
@@ -136,3 +136,15 @@ def _unreadable_named(image: Path) -> Iterator[None]:
         raise UserError(
             f"image {image} cannot be read: {error.strerror}; put it there or take it off its list"
         ) from None
+
+
+def damaged(path: Path, reason: str | BaseException) -> UserError:
+    """The error for a file that is there but not what it should be."""
+    text = reason if isinstance(reason, str) else first_line(reason)
+    return UserError(f"{path} is damaged or not the right file ({text}); get it again")
+
+
+def unreadable(error: OSError, folder: Path) -> UserError:
+    """The error for a file that the system does not let us read."""
+    reason = error.strerror or first_line(error)
+    return UserError(f"{error.filename or folder} cannot be read: {reason}; see to its permissions")

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision import datasets
 
-from vivi.evaluate.tasks.damage import damaged, unreadable
 from vivi.evaluate.tasks.definitions import definition
-from vivi.evaluate.tasks.examples import Examples, Original
+from vivi.evaluate.tasks.examples import Examples, Original, damaged, unreadable
 from vivi.runtime.errors import UserError, first_line
 
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".webp")

@@ -21,9 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivi.evaluate.tasks.damage import damaged, unreadable
 from vivi.evaluate.tasks.definitions import Definition
-from vivi.evaluate.tasks.examples import Examples
+from vivi.evaluate.tasks.examples import Examples, damaged, unreadable
 from vivi.evaluate.tasks.tfrecord import Example, map_file, read_example, record_starts
 from vivi.runtime.errors import UserError
 from vivi.runtime.image_files import as_rgb, open_image

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vivi.evaluate.tasks.damage import damaged
+from vivi.evaluate.tasks.examples import damaged
 
 Span = tuple[int, int]
 """Where something begins and ends in a file."""

@@ -10,12 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from vivi.evaluate.classifiers import open_classifier
+from vivi.evaluate.encoders import checksum
 from vivi.evaluate.metadata import counted, named
-from vivi.evaluate.models import checksum
-from vivi.evaluate.results import plain, read_all, versions, write_result
+from vivi.evaluate.results import RobustResult, plain, read_all, versions, write_result
 from vivi.evaluate.subject import check_name
 from vivi.evaluate.vid_robust.predictions import Predictions, predict, read_predictions
-from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.evaluate.vid_robust.scores import Interval, curve
 from vivi.evaluate.vid_robust.sets import RobustSet, find_frames, find_metadata, read_set
 from vivi.evaluate.vid_robust.settings import Robustness

@@ -15,13 +15,13 @@ import timm
 import torch
 import torchvision
 from safetensors.torch import save_file
+from small_models import features, line_of, random
 from torch import Tensor, nn
 
 from vivi import recipes
-from vivi.evaluate.models import Model, checksum, load_model
+from vivi.evaluate.encoders import checksum, load_model
 from vivi.model.encoder import build_encoder
 from vivi.model.files import write_encoder
-from vivi.runtime.errors import UserError
 
 Arrays = dict[str, Any]  # of numpy
 
@@ -31,25 +31,6 @@ def zeros(name: str) -> dict[str, Tensor]:
     with torch.device("meta"):
         state = timm.create_model(name, num_classes=0).state_dict()
     return {key: torch.zeros(()).expand(tensor.shape) for key, tensor in state.items()}
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def features(model: Model | nn.Module, images: Tensor) -> Tensor:
-    backbone = model.backbone if isinstance(model, Model) else model.eval()
-    with torch.no_grad():
-        output: Tensor = backbone(images)
-    return output
-
-
-def line_of(*arguments: Any, **options: Any) -> str:
-    """What load_model says when it refuses."""
-    with pytest.raises(UserError) as caught:
-        load_model(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # --- runs ---
