@@ -28,6 +28,7 @@ class Vtab:
     machine: OmitArgPrefixes[FinetuneExecution] = field(default_factory=FinetuneExecution)
 
     def run(self, console: Console) -> None:
+        self.subject.check()
         from vivi.evaluate.vtab import evaluate_vtab
 
         evaluate_vtab(self.subject, self.sweep, self.machine, console)
@@ -59,6 +60,7 @@ class Knn:
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
     def run(self, console: Console) -> None:
+        self.subject.check()
         from vivi.evaluate.probes import evaluate_frozen
 
         evaluate_frozen("knn", self.subject, console, self.protocol, self.neighbours, self.device)
@@ -76,6 +78,7 @@ class Linear:
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
     def run(self, console: Console) -> None:
+        self.subject.check()
         from vivi.evaluate.probes import evaluate_frozen
 
         evaluate_frozen("linear", self.subject, console, self.protocol, device=self.device)

@@ -36,6 +36,11 @@ class Subject:
     name: str = ""
     """The encoder's name in results; none: that of its run or model."""
 
+    def check(self) -> None:
+        """Raises where the folder of tasks is missing; called before torch is imported, which takes seconds."""
+        if not self.data.is_dir():
+            raise UserError(f"there is no folder {self.data}; give one with tasks in it")
+
 
 @dataclass(frozen=True)
 class Classified:
