@@ -242,9 +242,7 @@ def test_histograms() -> None:
 
 def test_a_histogram_says_its_numbers_where_one_points(corpus: Path, tmp_path: Path) -> None:
     page = Page(write_page(corpus, tmp_path / "page"))
-    assert (
-        page.text.count("1 s to 2 s: 6 shots") == 1
-    )  # boundaries lie midway: shots of 1.5, 3 and 1.5 s, three times
+    assert page.text.count("1 s to 2 s: 6 shots") == 1
     labels = [value for key, value in page.attributes if key == "aria-label" and value.startswith("Shots per video.")]
     assert labels == ["Shots per video. 1: 1; 2: 0; 3–4: 3; 5–8: 0; 9–16: 0; 17–32: 1"]
 

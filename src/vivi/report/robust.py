@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from vivi.evaluate.vid_robust.files import counted
+from vivi.evaluate.metadata import counted
 from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.evaluate.vid_robust.scores import Interval
 from vivi.report.figures import draw_curves
