@@ -35,11 +35,11 @@ X265 = {"preset": "ultrafast", "x265-params": "log-level=none:bframes=4:ref=4"}
 # What a worker does with one video.
 WORKER = """
 import sys
-from vivi.prepare.engines import _attempt
+from vivi.prepare.engines import run_task
 from vivi.prepare.piece import PrepareSettings, VideoTask
 from vivi.prepare.sources import Source
 task = VideoTask(Source("video", sys.argv[1]), sys.argv[2], PrepareSettings(rate=float(sys.argv[3])))
-_attempt(task)
+run_task(task)
 """
 
 

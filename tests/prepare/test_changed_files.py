@@ -15,12 +15,11 @@ from vivi.data.index import open_index
 from vivi.prepare.corpus import Corpus, VideoRow
 from vivi.prepare.identity import FileIdentity, identify, identify_again, same_content
 from vivi.prepare.index import corpus_fingerprint
-from vivi.prepare.limits import Limits
 from vivi.prepare.piece import PrepareSettings, VideoTask, prepare_video
 from vivi.prepare.prepare import prepare
 from vivi.prepare.sources import Source
 from vivi.prepare.statistics import corpus_statistics
-from vivi.report.inspect.verify import verify
+from vivi.report.verify import verify
 
 CLIPS = ["clip-0.mp4", "clip-1.mp4", "clip-2.mp4"]
 
@@ -126,7 +125,7 @@ def test_the_number_of_a_deleted_shard_is_not_used_again(tmp_path: Path) -> None
 def test_a_file_that_arrives_while_the_one_before_is_given_up_is_tried(videos: Path, tmp_path: Path) -> None:
     video = tmp_path / "a.mp4"
     video.write_bytes((videos / "d.mp4").read_bytes())
-    task = VideoTask(Source("a.mp4", str(video)), str(tmp_path), PrepareSettings(), limits=Limits(minutes=1e-6))
+    task = VideoTask(Source("a.mp4", str(video)), str(tmp_path), PrepareSettings(), video_minutes=1e-6)
 
     def replaced(share: float, seconds: float) -> None:
         video.write_bytes((videos / "b.mp4").read_bytes())

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import write_video
 
-from vivi.prepare.engines import Outcome, run_locally
+from vivi.prepare.corpus import VideoRow
+from vivi.prepare.engines import run_locally
 from vivi.prepare.piece import PrepareSettings, VideoTask, prepare_video
 from vivi.prepare.sources import Source
 from vivi.runtime.storage import StorageError
@@ -32,7 +33,7 @@ def tasks(folder: Path, *videos: Path) -> list[VideoTask]:
     return [VideoTask(Source(video.name, str(video)), str(folder), settings) for video in videos]
 
 
-def run_and_kill(work: list[VideoTask], number: signal.Signals, kills: int) -> dict[str, Outcome]:
+def run_and_kill(work: list[VideoTask], number: signal.Signals, kills: int) -> dict[str, VideoRow]:
     """Runs the tasks, one worker at a time, and sends the signal to the first workers that open the first video."""
     for _ in range(5):  # on a busy machine a worker may be done before it is found
         killed: set[int] = set()
@@ -47,11 +48,11 @@ def run_and_kill(work: list[VideoTask], number: signal.Signals, kills: int) -> d
 
         with ThreadPoolExecutor(1) as thread:
             killing = thread.submit(kill)
-            outcomes = {outcome.task.source.video: outcome for outcome in run_locally(work, 1, lambda *_: None)}
+            rows = {video.row.video: video.row for video in run_locally(work, 1, lambda *_: None)}
             over.set()
             killing.result()
         if len(killed) == kills:
-            return outcomes
+            return rows
     pytest.fail("came too late five times")
 
 
@@ -68,11 +69,8 @@ def readers(path: Path) -> set[int]:
 def test_a_video_whose_worker_is_killed_once_is_prepared_all_the_same(
     long_video: Path, videos: Path, tmp_path: Path
 ) -> None:
-    outcomes = run_and_kill(tasks(tmp_path, long_video, videos / "a.mp4"), signal.SIGKILL, kills=1)
-    assert {name: outcome.prepared is not None for name, outcome in outcomes.items()} == {
-        "long.mp4": True,
-        "a.mp4": True,
-    }
+    rows = run_and_kill(tasks(tmp_path, long_video, videos / "a.mp4"), signal.SIGKILL, kills=1)
+    assert {name: row.status for name, row in rows.items()} == {"long.mp4": "ok", "a.mp4": "ok"}
 
 
 @pytest.mark.parametrize(
@@ -82,10 +80,9 @@ def test_a_video_whose_worker_is_killed_once_is_prepared_all_the_same(
 def test_a_video_that_no_worker_survives_is_given_up_and_the_others_go_on(
     long_video: Path, videos: Path, tmp_path: Path, number: signal.Signals, reason: str
 ) -> None:
-    outcomes = run_and_kill(tasks(tmp_path, long_video, videos / "a.mp4"), number, kills=2)
-    assert outcomes["long.mp4"].prepared is None
-    assert outcomes["long.mp4"].reason == reason
-    assert outcomes["a.mp4"].prepared is not None
+    rows = run_and_kill(tasks(tmp_path, long_video, videos / "a.mp4"), number, kills=2)
+    assert (rows["long.mp4"].status, rows["long.mp4"].reason) == ("skipped", reason)
+    assert rows["a.mp4"].status == "ok"
     assert not multiprocessing.active_children()
 
 

@@ -195,21 +195,22 @@ def write_videos(corpus: Path, rows: Sequence[VideoRow], next_shard: int | None 
     """Writes videos.parquet. It knows of all shards below `next_shard`, by default of those that rows name: one of
     them that no row names holds nothing of use any more."""
     table = videos_table(rows)
-    if next_shard is None:
-        next_shard = 1 + max((row.shard for row in rows if row.shard is not None), default=-1)
+    next_shard = _next_shard(rows) if next_shard is None else next_shard
     metadata = {"next_shard": str(next_shard), "crc32": f"{_table_checksum(table):08x}"}
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
     write_atomically(corpus / "videos.parquet", sink.getvalue().to_pybytes())
 
 
-def known_shards(corpus: Path) -> int | None:
-    """The number of the first shard that videos.parquet does not know of; None: an older vivi wrote it."""
+def known_shards(corpus: Path, rows: Sequence[VideoRow]) -> int:
+    """The number of the first shard that videos.parquet, with these rows, does not know of."""
     path = corpus / "videos.parquet"
-    if not path.exists():
-        return 0
-    number = (pq.read_schema(path).metadata or {}).get(b"next_shard")
-    return int(number) if number is not None else None
+    number = (pq.read_schema(path).metadata or {}).get(b"next_shard") if path.exists() else None
+    return int(number) if number is not None else _next_shard(rows)
+
+
+def _next_shard(rows: Sequence[VideoRow]) -> int:
+    return 1 + max((row.shard for row in rows if row.shard is not None), default=-1)
 
 
 def _table_checksum(table: pa.Table) -> int:

@@ -1,7 +1,7 @@
-"""Where the videos are prepared: a pool of local processes, or a Ray cluster. Both run `prepare_video`.
+"""Where the videos are prepared: a pool of local processes, or a Ray cluster.
 
-An engine takes tasks and yields outcomes as they come. A worker that dies (a decoder that crashes on a damaged
-file, or is stopped by its alarm because it hangs) costs its own video at most, after a second try.
+An engine takes tasks and yields prepared videos, in any order. A worker that dies (its decoder crashes on a damaged
+file, or hangs and is stopped by the worker's alarm) costs its own video at most, after a second try.
 """
 
 from __future__ import annotations
@@ -12,22 +12,15 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from vivi.prepare.identity import identify
-from vivi.prepare.limits import STALL_SECONDS, memory_ceiling
-from vivi.prepare.piece import (
-    PreparedVideo,
-    VideoTask,
-    finish_piece,
-    finished_piece,
-    prepare_video,
-    skipped_row,
-)
+from vivi.prepare.identity import FileIdentity, identify
+from vivi.prepare.limits import STALL_SECONDS, memory_limit
+from vivi.prepare.piece import PreparedVideo, VideoTask, finish_piece, finished_piece, prepare_video, skipped
 from vivi.runtime.errors import UserError
 from vivi.runtime.process_pool import Died, Done, ProcessPool, Progress
 from vivi.runtime.storage import StorageError
@@ -35,21 +28,14 @@ from vivi.runtime.storage import StorageError
 TRIES = 2
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a task ended: with a prepared video, or with the reason why its worker died."""
+def run_locally(
+    tasks: Iterable[VideoTask], workers: int, report: Callable[[VideoTask, float, float], None]
+) -> Iterator[PreparedVideo]:
+    """Runs the tasks on a pool of processes, one task per process at a time.
 
-    task: VideoTask
-    prepared: PreparedVideo | None
-    reason: str = ""
-
-
-Report = Callable[[VideoTask, float, float], None]
-"""Called with a task, the share of its file that is done, and the seconds of footage."""
-
-
-def run_locally(tasks: Iterable[VideoTask], workers: int, report: Report) -> Iterator[Outcome]:
-    """Runs the tasks on a pool of processes, one task per process at a time."""
+    `report(task, share of the file that is read, seconds of footage)` is called about twice a second.
+    """
+    began = time.time_ns()
     waiting = deque(tasks)
     tries: Counter[str] = Counter()
     with ProcessPool[VideoTask](_serve, [()] * min(workers, len(waiting))) as pool:
@@ -58,58 +44,49 @@ def run_locally(tasks: Iterable[VideoTask], workers: int, report: Report) -> Ite
                 report(task, *message.value)
             elif isinstance(message, Died):
                 tries[task.source.video] += 1
-                prepared = finished_piece(task)
-                if prepared is None and tries[task.source.video] < TRIES:
+                if tries[task.source.video] < TRIES and finished_piece(task) is None:
                     waiting.appendleft(task)
                 else:
-                    yield Outcome(task, prepared, _cause_of_death(message.exit_code))
-            elif isinstance(message.value, StorageError):
-                raise message.value
+                    yield _worker_died(task, _cause_of_death(message.exit_code), began)
             else:
-                yield Outcome(task, message.value)
+                yield _unless_error(message.value)
 
 
-def _cause_of_death(exit_code: int) -> str:
-    if exit_code == -signal.SIGALRM:
-        return f"decoding made no progress for {STALL_SECONDS} s"
-    return f"the decoder crashed ({signal.Signals(-exit_code).name if exit_code < 0 else f'exit code {exit_code}'})"
+def run_on_ray(tasks: Iterable[VideoTask], address: str) -> Iterator[PreparedVideo]:
+    """Runs the tasks on a Ray cluster, or on a local one that is started if no address is given."""
+    import ray
 
-
-def _serve(connection: Connection[Any, Any]) -> None:
-    """A worker process."""
-
-    def report(share: float, seconds: float) -> None:
-        _send(connection, Progress((share, seconds)))
-
-    while True:
+    began = time.time_ns()
+    started = not ray.is_initialized()
+    if started:
         try:
-            task = connection.recv()
-        except (EOFError, OSError):
-            return
-        _send(connection, Done(_attempt(task, report)))
-
-
-def _send(connection: Connection[Any, Any], message: object) -> None:
+            ray.init(
+                address=address or None, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False
+            )
+        except (ConnectionError, ValueError) as error:
+            raise UserError(f"no Ray cluster at {address}: {error}") from None
+    # Ray schedules, and starts a task again elsewhere when its worker or machine dies.
+    remote = ray.remote(max_retries=TRIES - 1)(run_task)
+    waiting = iter(tasks)
+    running: dict[Any, VideoTask] = {}
     try:
-        connection.send(message)
-    except OSError:  # the other side is gone
-        os._exit(0)
-
-
-def _attempt(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo | StorageError:
-    """Prepares a video in a process that may end over it; `finished_piece` then says why, where that is known."""
-    signal.alarm(STALL_SECONDS)  # a network disk may hang at the first touch; prepare_video sets it again
-    file = identify(task.source.path)
-
-    def too_large() -> None:
-        reason = f"needs more than {task.limits.gigabytes:g} GB of memory (--worker-memory)"
-        finish_piece(task, PreparedVideo(skipped_row(task, reason, file)))
-
-    with memory_ceiling(task.limits.gigabytes, too_large):
-        try:
-            return prepare_video(task, report, file)
-        except StorageError as error:
-            return error
+        while True:
+            # Enough queued to keep every core busy, few enough that millions of videos do not flood the scheduler.
+            room = 4 * max(1, int(ray.cluster_resources().get("CPU", 1))) - len(running)
+            running.update((remote.remote(task), task) for task in itertools.islice(waiting, max(room, 0)))
+            if not running:
+                return
+            for reference in ray.wait(list(running))[0]:
+                task = running.pop(reference)
+                try:
+                    yield _unless_error(ray.get(reference))
+                except ray.exceptions.RayError as error:
+                    yield _worker_died(task, f"the decoder crashed or hung ({type(error).__name__})", began)
+    finally:
+        for reference in running:
+            ray.cancel(reference, force=True)
+        if started:
+            ray.shutdown()
 
 
 def check_ray(address: str) -> None:
@@ -124,43 +101,55 @@ def check_ray(address: str) -> None:
             raise UserError(f"no Ray cluster at --ray-address {address}: {error.strerror or error}") from None
 
 
-def run_on_ray(tasks: Iterable[VideoTask], address: str, report: Report) -> Iterator[Outcome]:
-    """Runs the tasks on a Ray cluster, or on a local one that is started if no address is given."""
-    import ray
+def _serve(connection: Connection[Any, Any]) -> None:
+    """A local worker process."""
 
-    started = not ray.is_initialized()
-    if started:
+    def send(message: Progress | Done) -> None:
         try:
-            ray.init(
-                address=address or None, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False
-            )
-        except (ConnectionError, ValueError) as error:
-            raise UserError(f"no Ray cluster at {address}: {error}") from None
-    # Ray schedules, and starts a task again elsewhere when its worker or machine dies.
-    remote = ray.remote(max_retries=TRIES - 1)(_attempt)
-    waiting = iter(tasks)
-    running: dict[Any, VideoTask] = {}
-    try:
-        while True:
-            # Enough queued to keep every core busy, few enough that millions of videos do not flood the scheduler.
-            room = 4 * max(1, int(ray.cluster_resources().get("CPU", 1))) - len(running)
-            running.update((remote.remote(task), task) for task in itertools.islice(waiting, max(room, 0)))
-            if not running:
-                return
-            done, _ = ray.wait(list(running))
-            for reference in done:
-                task = running.pop(reference)
-                try:
-                    result = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    crash = f"the decoder crashed or hung ({type(error).__name__})"
-                    yield Outcome(task, finished_piece(task), crash)
-                    continue
-                if isinstance(result, StorageError):
-                    raise result
-                yield Outcome(task, result)
-    finally:
-        for reference in running:
-            ray.cancel(reference, force=True)
-        if started:
-            ray.shutdown()
+            connection.send(message)
+        except OSError:  # the parent process is gone
+            os._exit(0)
+
+    while True:
+        try:
+            task = connection.recv()
+        except (EOFError, OSError):
+            return
+        send(Done(run_task(task, lambda share, seconds: send(Progress((share, seconds))))))
+
+
+def run_task(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo | StorageError:
+    """Prepares a video in a worker process, which may die of it; `finished_piece` then knows why, if it could say."""
+    signal.alarm(STALL_SECONDS)  # a network disk may hang at the first touch; prepare_video sets it again
+    file = identify(task.source.path)
+
+    def too_large() -> None:
+        reason = f"needs more than {task.worker_memory:g} GB of memory (--worker-memory)"
+        finish_piece(task, skipped(task, reason, file))
+
+    with memory_limit(task.worker_memory, too_large):
+        try:
+            return prepare_video(task, report, file)
+        except StorageError as error:
+            return error
+
+
+def _unless_error(result: PreparedVideo | StorageError) -> PreparedVideo:
+    if isinstance(result, StorageError):
+        raise result
+    return result
+
+
+def _cause_of_death(exit_code: int) -> str:
+    if exit_code == -signal.SIGALRM:
+        return f"decoding made no progress for {STALL_SECONDS} s"
+    return f"the decoder crashed ({signal.Signals(-exit_code).name if exit_code < 0 else f'exit code {exit_code}'})"
+
+
+def _worker_died(task: VideoTask, reason: str, began: int) -> PreparedVideo:
+    """What the worker wrote before it died, or else a skipped video. A file that has changed since the run began, a
+    time in nanoseconds, is recorded as unknown, so that the next run tries it again."""
+    if prepared := finished_piece(task):
+        return prepared
+    file = identify(task.source.path)
+    return finish_piece(task, skipped(task, reason, file if file.file_changed < began else FileIdentity()))

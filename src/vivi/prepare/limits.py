@@ -9,22 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-# FFmpeg on a damaged file, or a network disk, may hang inside one call; a worker that gives no sign of life for
-# this long is killed by its own alarm clock.
+# FFmpeg on a damaged file, or a network disk, may hang inside one call. A worker that makes no progress for this
+# long is killed by an alarm (SIGALRM) that it sets itself.
 STALL_SECONDS = 120
 REPORT_SECONDS = 0.5
 WATCH_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The most that one video may take."""
-
-    gigabytes: float = 2.0
-    minutes: float = 24 * 60.0
 
 
 class TookTooLong(Exception):
@@ -32,12 +23,12 @@ class TookTooLong(Exception):
 
 
 class Heartbeat:
-    """Keeps the worker alive while packets come in, ends it in time, and reports progress now and then."""
+    """Sets the alarm again while packets come in, enforces the time limit, and reports progress twice a second."""
 
-    def __init__(self, limits: Limits, report: Callable[[float, float], None] | None) -> None:
+    def __init__(self, minutes: float, report: Callable[[float, float], None] | None) -> None:
         self.report = report
         self.next_report = 0.0
-        self.deadline = time.monotonic() + 60 * limits.minutes
+        self.deadline = time.monotonic() + 60 * minutes
         signal.alarm(STALL_SECONDS)
 
     def __call__(self, share: float, seconds: float) -> None:
@@ -53,8 +44,8 @@ class Heartbeat:
 
 
 @contextmanager
-def memory_ceiling(gigabytes: float, last_words: Callable[[], None]) -> Iterator[None]:
-    """Ends this process, after `last_words()`, as soon as it takes more memory than this; only where there is /proc.
+def memory_limit(gigabytes: float, on_exceeded: Callable[[], None]) -> Iterator[None]:
+    """Ends this process, after `on_exceeded()`, as soon as it takes more memory than this; only where there is /proc.
 
     A limit that makes allocations fail (setrlimit) would not do: FFmpeg ignores some failures, and a file that asks
     for too much then looks like one without frames.
@@ -65,7 +56,7 @@ def memory_ceiling(gigabytes: float, last_words: Callable[[], None]) -> Iterator
         while not over.wait(WATCH_SECONDS):
             if private_bytes() > gigabytes * 1e9:
                 try:
-                    last_words()
+                    on_exceeded()
                 finally:
                     os._exit(1)
 

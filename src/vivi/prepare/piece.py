@@ -12,7 +12,7 @@ import math
 import signal
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,7 @@ from vivi.prepare.corpus import ShotWriter, Split, VideoRow
 from vivi.prepare.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
 from vivi.prepare.identity import FileIdentity, identify, identify_again
 from vivi.prepare.jpeg import encode_jpeg
-from vivi.prepare.limits import Heartbeat, Limits, TookTooLong
+from vivi.prepare.limits import Heartbeat, TookTooLong
 from vivi.prepare.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
 from vivi.prepare.sources import Source, text
 from vivi.runtime.errors import check_ranges, first_line
@@ -52,7 +52,7 @@ class PrepareSettings:
     """Share of videos held out as the test split, by a hash of the video's name."""
 
     def check(self) -> None:
-        """Raises the one line a wrong argument deserves."""
+        """Raises a UserError for the first wrong argument."""
         ranges = {
             "rate": (1e-6, 1000),
             "short_side": (16, 4096),
@@ -83,11 +83,19 @@ class VideoTask:
     settings: PrepareSettings
     decode_ahead: bool = False
     """Whether a core is free to decode the next frame while this one is encoded."""
-    limits: Limits = field(default_factory=Limits)
+    worker_memory: float = 2.0
+    """Gigabytes that the worker may take for it."""
+    video_minutes: float = 24 * 60.0
+    """Minutes that the worker may take for it."""
 
     @property
     def piece(self) -> Path:
-        return Path(self.folder) / f"{hashlib.sha256(self.source.video.encode()).hexdigest()[:24]}.arrow"
+        return piece_path(Path(self.folder), self.source.video)
+
+
+def piece_path(folder: Path, video: str) -> Path:
+    """Where the piece of a video lies; the JSON file has the same name with another suffix."""
+    return folder / f"{hashlib.sha256(video.encode()).hexdigest()[:24]}.arrow"
 
 
 @dataclass(frozen=True)
@@ -108,28 +116,26 @@ def prepare_video(
     `file` is what was identified before. Raises StorageError where the piece cannot be written; whatever is wrong
     with the video itself ends up in its row.
     """
-    heartbeat = Heartbeat(task.limits, report)
+    heartbeat = Heartbeat(task.video_minutes, report)
     # Before it is read: a file that changes meanwhile is a changed one to the next run.
     file = file or identify(task.source.path)
     try:
-        done = _write_piece(task, heartbeat, file)
+        prepared = _write_piece(task, heartbeat, file)
     except UnusableVideo as error:
-        done = PreparedVideo(skipped_row(task, str(error), file))
+        prepared = skipped(task, str(error), file)
     except TookTooLong:
-        reason = f"takes longer than {task.limits.minutes:g} minutes (--video-minutes)"
-        done = PreparedVideo(skipped_row(task, reason, file))
+        prepared = skipped(task, f"takes longer than {task.video_minutes:g} minutes (--video-minutes)", file)
     except (MemoryError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
         # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
-        reason = f"decoding failed: {type(error).__name__}: {first_line(error)}"
-        done = PreparedVideo(skipped_row(task, reason, file))
+        prepared = skipped(task, f"decoding failed: {type(error).__name__}: {first_line(error)}", file)
     finally:
         signal.alarm(0)
-    return finish_piece(task, done)
+    return finish_piece(task, prepared)
 
 
-def skipped_row(task: VideoTask, reason: str, file: FileIdentity) -> VideoRow:
-    """The row of a video that cannot be used."""
-    return _row(task, "skipped", reason, file)
+def skipped(task: VideoTask, reason: str, file: FileIdentity) -> PreparedVideo:
+    """The outcome for a video that cannot be used."""
+    return PreparedVideo(_row(task, "skipped", reason, file))
 
 
 def _row(task: VideoTask, status: Literal["ok", "skipped"], reason: str, file: FileIdentity) -> VideoRow:
@@ -138,18 +144,18 @@ def _row(task: VideoTask, status: Literal["ok", "skipped"], reason: str, file: F
     return VideoRow(source.video, text(source.path), status, reason, split, **asdict(file))
 
 
-def finish_piece(task: VideoTask, done: PreparedVideo) -> PreparedVideo:
+def finish_piece(task: VideoTask, prepared: PreparedVideo) -> PreparedVideo:
     """Marks the piece as complete."""
-    write_checked_json(task.piece.with_suffix(".json"), asdict(done), sync=False)
-    return done
+    write_checked_json(task.piece.with_suffix(".json"), asdict(prepared), sync=False)
+    return prepared
 
 
 def finished_piece(task: VideoTask) -> PreparedVideo | None:
     """What an earlier, interrupted run already did for this video; nothing if its file has changed since, or if the
     piece is not what was written: after a power cut it may hold anything."""
     try:
-        done = read_checked_json(task.piece.with_suffix(".json"))
-        prepared = PreparedVideo(VideoRow(**done["row"]), done["bytes"], done["crc32"])
+        written = read_checked_json(task.piece.with_suffix(".json"))
+        prepared = PreparedVideo(VideoRow(**written["row"]), written["bytes"], written["crc32"])
         if prepared.row.file != identify_again(task.source.path, prepared.row.file):
             return None
         if prepared.row.status == "ok" and file_checksum(task.piece) != prepared.crc32:

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -35,20 +33,12 @@ from vivi.prepare.corpus import (
     write_settings,
     write_videos,
 )
-from vivi.prepare.engines import Outcome, check_ray, run_locally, run_on_ray
+from vivi.prepare.engines import check_ray, run_locally, run_on_ray
 from vivi.prepare.identity import FileIdentity, identify, identify_again, same_content
 from vivi.prepare.index import build_index, write_index
-from vivi.prepare.limits import Limits
-from vivi.prepare.piece import (
-    PreparedVideo,
-    PrepareSettings,
-    VideoTask,
-    finish_piece,
-    finished_piece,
-    skipped_row,
-)
+from vivi.prepare.piece import PreparedVideo, PrepareSettings, VideoTask, finished_piece, piece_path
 from vivi.prepare.progress import PrepareProgress
-from vivi.prepare.sources import Source, list_sources, name_apart, text
+from vivi.prepare.sources import Listing, Source, list_sources, name_apart, text
 from vivi.runtime.console import SafeConsole
 from vivi.runtime.errors import UserError, check_ranges
 from vivi.runtime.machine import available_cores
@@ -78,7 +68,7 @@ class PrepareExecution:
     """A video that takes longer is skipped."""
 
     def check(self) -> None:
-        """Raises the one line a wrong argument deserves."""
+        """Raises a UserError for the first wrong argument."""
         ranges = {
             "workers": (0, 4096),
             "shard_megabytes": (1e-3, 2**20),
@@ -97,36 +87,25 @@ def prepare(
     execution: PrepareExecution | None = None,
     console: Console | None = None,
 ) -> list[VideoRow]:
-    """Prepares all videos the arguments name into the corpus `out`, goes on with one, or adds to it.
-
-    Returns the rows of videos.parquet.
-    """
+    """Prepares all videos that the arguments name into the corpus `out`: a new one, an interrupted one, or one to add
+    to. Returns the rows of videos.parquet."""
     settings, execution = settings or PrepareSettings(), execution or PrepareExecution()
     console = console or SafeConsole()
     settings.check()
     execution.check()
     listing = list_sources(arguments)
-    if listing.ignored:
-        kinds = ", ".join(f"{count} {suffix}" for suffix, count in listing.ignored.most_common(5))
-        console.print(f"ignored {listing.ignored.total()} files that are not videos by name ({kinds})", style="dim")
-    for line in listing.notes:
-        console.print(line, style="yellow", soft_wrap=True)
+    _print_left_out(listing, console)
     if not listing.sources:
         raise UserError(f"no videos found in {', '.join(map(str, arguments))}")
     try:
-        with _opened(out, settings):
+        with locked(out, "vivi prepare"):
+            _set_up(out, settings)
             rows = _committed_rows(out)
-            pending = _pending_sources(listing.sources, rows, execution, console)
-            tasks = _tasks(pending, out, settings, execution)
-            packer = _Packer(out, rows, tasks, round(execution.shard_megabytes * 2**20))
-            try:
-                _run(tasks, packer, execution, console)
-            finally:
-                # Also when interrupted: what is in the shards so far is a valid corpus.
-                packer.write_table()
+            pending = _pending_sources(listing.sources, rows, execution.retry_skipped, console)
+            _prepare_and_pack(_tasks(pending, out, settings, execution), out, rows, execution, console)
             shutil.rmtree(out / "work")
             _write_index(out, console)
-            return list(packer.rows.values())
+            return list(rows.values())
     except StorageError as error:
         raise UserError(
             f"cannot write {error}; what is in {out} stays valid: make room and run the same command again"
@@ -135,62 +114,59 @@ def prepare(
         raise UserError(f"cannot work in {out}: {error}; fix that and run the same command again") from error
 
 
-def _write_index(out: Path, console: Console) -> None:
-    """So that training begins at once. It can do without: what prevents the index is only said."""
-    try:
-        write_index(out, build_index(Corpus(out)))
-    except (UserError, OSError) as error:
-        console.print(f"the index of {out} was not written: {error}", style="yellow", soft_wrap=True)
+def _print_left_out(listing: Listing, console: Console) -> None:
+    if listing.ignored:
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in listing.ignored.most_common(5))
+        console.print(f"ignored {listing.ignored.total()} files that are not videos by name ({kinds})", style="dim")
+    for line in listing.notes:
+        console.print(line, style="yellow", soft_wrap=True)
 
 
-@contextmanager
-def _opened(out: Path, settings: PrepareSettings) -> Iterator[None]:
-    """Makes or opens the corpus, with these settings and for this process alone."""
-    with locked(out, "vivi prepare"):
-        if (out / "corpus.json").exists():
-            _check_same_settings(out, settings)
-        elif any(not path.match("corpus.json.*.tmp") for path in out.iterdir()):
-            raise UserError(f"{out} holds other files and is no corpus; choose a new or empty folder for --out")
-        else:
-            write_settings(out, asdict(settings))
-        for folder in ("shards", "work"):
-            (out / folder).mkdir(exist_ok=True)
-        for pattern in ("corpus.json.*.tmp", "videos.parquet.*.tmp", "work/*.tmp", "shards/*.tmp"):
-            for leftover in out.glob(pattern):
-                leftover.unlink(missing_ok=True)
-        yield
-
-
-def _check_same_settings(out: Path, settings: PrepareSettings) -> None:
-    before = read_settings(out)
-    for name, value in asdict(settings).items():
-        if before.get(name) != value:
-            flag = name.replace("_", "-")
-            raise UserError(
-                f"{out} was prepared with --{flag} {before.get(name)}, not {value}; "
-                "use the same settings or another --out"
-            )
+def _set_up(out: Path, settings: PrepareSettings) -> None:
+    """Makes the corpus, or checks that the one that is there has these settings and removes unfinished files."""
+    if (out / "corpus.json").exists():
+        before = read_settings(out)
+        for name, value in asdict(settings).items():
+            if before.get(name) != value:
+                raise UserError(
+                    f"{out} was prepared with --{name.replace('_', '-')} {before.get(name)}, not {value}; "
+                    "use the same settings or another --out"
+                )
+    elif any(not path.match("corpus.json.*.tmp") for path in out.iterdir()):
+        raise UserError(f"{out} holds other files and is no corpus; choose a new or empty folder for --out")
+    else:
+        write_settings(out, asdict(settings))
+    for folder in ("shards", "work"):
+        (out / folder).mkdir(exist_ok=True)
+    for pattern in ("corpus.json.*.tmp", "videos.parquet.*.tmp", "work/*.tmp", "shards/*.tmp"):
+        for leftover in out.glob(pattern):
+            leftover.unlink(missing_ok=True)
 
 
 def _committed_rows(out: Path) -> dict[str, VideoRow]:
-    """The videos that are safely in the corpus, from the table and from shards it does not know yet."""
-    table, numbers, known = read_videos(out), shard_numbers(out), known_shards(out)
-    in_table = {row.shard for row in table}
-    unknown = [number for number in numbers if (number not in in_table if known is None else number >= known)]
-    there = {None, *numbers}
-    rows = {row.video: row for row in table if row.shard in there}
-    for number in unknown:
-        for row in shard_videos(shard_path(out, number)):
-            rows.pop(row.video, None)  # skipped before, or changed; its new row comes where an undisturbed run has it
-            rows[row.video] = row
+    """The videos that are safely in the corpus, by name: those in the table, and those in shards that were put in
+    place after it was written."""
+    table, numbers = read_videos(out), shard_numbers(out)
+    known, present = known_shards(out, table), {None, *numbers}
+    rows = {row.video: row for row in table if row.shard in present}
+    for number in numbers:
+        if number >= known:
+            _enter(rows, shard_videos(shard_path(out, number)))
     return rows
 
 
+def _enter(rows: dict[str, VideoRow], new: Iterable[VideoRow]) -> None:
+    """Adds rows at the end, also those of videos that had one: they were skipped before, or their files changed."""
+    for row in new:
+        rows.pop(row.video, None)
+        rows[row.video] = row
+
+
 def _pending_sources(
-    sources: Sequence[Source], rows: dict[str, VideoRow], execution: PrepareExecution, console: Console
+    sources: Sequence[Source], rows: dict[str, VideoRow], retry_skipped: bool, console: Console
 ) -> list[Source]:
-    """The videos still to prepare, in the order of their names, those among them whose files have changed; `rows`
-    learns where files that were moved or copied are now."""
+    """The videos still to prepare, in the order of their names, among them those whose files have changed. Of the
+    others, `rows` gets the present path and time of the file."""
     named = name_apart(
         sources,
         {row.video: row.path for row in rows.values()},
@@ -204,12 +180,12 @@ def _pending_sources(
     pending = []
     for source in named:
         row = rows.get(source.video)
-        if row is None or source.video in changed or (row.status == "skipped" and execution.retry_skipped):
+        if row is None or source.video in changed or (row.status == "skipped" and retry_skipped):
             pending.append(source)
         elif same_content(row.file, now[source.video]):
             rows[source.video] = replace(row, path=text(source.path), **asdict(now[source.video]))
     unknown = sum(row.status == "ok" and not row.file_hash for row in (rows[video] for video in now))
-    _tell(len(named) - len(pending), sorted(changed), unknown, console)
+    _print_state(len(named) - len(pending), sorted(changed), unknown, console)
     return pending
 
 
@@ -221,7 +197,7 @@ def _has_changed(row: VideoRow, now: FileIdentity) -> bool:
     return not same_content(row.file, now)
 
 
-def _tell(kept: int, changed: Sequence[str], unknown: int, console: Console) -> None:
+def _print_state(kept: int, changed: Sequence[str], unknown: int, console: Console) -> None:
     if kept:
         console.print(f"in the corpus already: {kept} videos", style="dim")
     if changed:
@@ -241,117 +217,110 @@ def _tasks(
     workers = min(execution.workers or available_cores(), len(sources))
     decode_ahead = available_cores() >= 2 * workers
     folder = str((out / "work").absolute())
-    limits = Limits(execution.worker_memory, execution.video_minutes)
-    return [VideoTask(source, folder, settings, decode_ahead, limits) for source in sources]
+    limits = execution.worker_memory, execution.video_minutes
+    return [VideoTask(source, folder, settings, decode_ahead, *limits) for source in sources]
 
 
-def _run(tasks: list[VideoTask], packer: _Packer, execution: PrepareExecution, console: Console) -> None:
-    """Prepares the tasks, in any order, and packs them in theirs."""
-    began = time.time_ns()
-    finished: dict[str, PreparedVideo] = {}
+def _prepare_and_pack(
+    tasks: list[VideoTask], out: Path, rows: dict[str, VideoRow], execution: PrepareExecution, console: Console
+) -> None:
+    """Prepares the tasks, in any order, packs them in theirs, enters their rows, and writes the table of videos."""
+    # Never a number that was in use: the table may still name a shard that was deleted.
+    next_shard = max(max(shard_numbers(out), default=-1) + 1, known_shards(out, list(rows.values())))
+    finished: dict[str, PreparedVideo] = {}  # by an earlier run that was interrupted
     for task in tasks:
         prepared = finished_piece(task)
         if prepared and (prepared.row.status == "ok" or not execution.retry_skipped):
             finished[task.source.video] = prepared
     todo = [task for task in tasks if task.source.video not in finished]
-    with PrepareProgress(todo, console) as progress:
-        packer.add(finished)
-        for outcome in _engine(todo, execution, progress):
-            done = outcome.prepared or finish_piece(
-                outcome.task,
-                PreparedVideo(skipped_row(outcome.task, outcome.reason, _file_since(began, outcome.task))),
-            )
-            progress.finished(outcome.task, done.row)
-            packer.add({outcome.task.source.video: done})
-        packer.finish()
+    try:
+        with PrepareProgress(todo, console) as progress:
+            videos = _in_order(tasks, finished, _run(todo, execution, progress))
+            for packed in _pack_all(out, next_shard, _groups(videos, round(execution.shard_megabytes * 2**20))):
+                _enter(rows, packed)
+                next_shard += any(row.status == "ok" for row in packed)
+    finally:
+        # Also when interrupted: what is in the shards so far is a valid corpus.
+        if rows:
+            write_videos(out, list(rows.values()), next_shard)
 
 
-def _file_since(began: int, task: VideoTask) -> FileIdentity:
-    """The file that a worker died of; unknown if it has changed meanwhile, so that it is tried again."""
-    file = identify(task.source.path)
-    return file if file.file_changed < began else FileIdentity()
-
-
-def _engine(todo: list[VideoTask], execution: PrepareExecution, progress: PrepareProgress) -> Iterator[Outcome]:
+def _run(todo: list[VideoTask], execution: PrepareExecution, progress: PrepareProgress) -> Iterator[PreparedVideo]:
+    """Runs the tasks on the chosen engine."""
     if execution.engine == "ray":
-        return run_on_ray(todo, execution.ray_address, progress.report)
-    return run_locally(todo, execution.workers or available_cores(), progress.report)
+        videos = run_on_ray(todo, execution.ray_address)
+    else:
+        videos = run_locally(todo, execution.workers or available_cores(), progress.report)
+    for video in videos:
+        progress.finished(video.row)
+        yield video
 
 
-class _Packer:
-    """Moves finished pieces into shards, in the order of the videos' names, in a thread beside the engine."""
-
-    def __init__(self, out: Path, rows: dict[str, VideoRow], tasks: list[VideoTask], shard_bytes: int) -> None:
-        self.out = out
-        self.shard_bytes = shard_bytes
-        self.rows = rows  # of all videos in the corpus so far, by name
-        self._order = iter(tasks)
-        self._next = next(self._order, None)
-        self._finished: dict[str, PreparedVideo] = {}
-        self._group: list[tuple[VideoTask, PreparedVideo]] = []
-        self._group_bytes = 0
-        self._thread = ThreadPoolExecutor(1)
-        self._packing: Future[list[VideoRow]] | None = None
-        # Never a number that was in use: the table may still speak of a shard that was deleted.
-        self._shard = max(max(shard_numbers(out), default=-1) + 1, known_shards(out) or 0)
-
-    def add(self, finished: dict[str, PreparedVideo]) -> None:
-        """Takes finished videos and packs every full shard that they complete."""
-        self._finished.update(finished)
-        while self._next is not None and self._next.source.video in self._finished:
-            prepared = self._finished.pop(self._next.source.video)
-            self._group.append((self._next, prepared))
-            self._group_bytes += prepared.bytes
-            self._next = next(self._order, None)
-            if self._group_bytes >= self.shard_bytes:
-                self._pack_group()
-
-    def finish(self) -> None:
-        """Packs what is left and waits for everything."""
-        assert self._next is None, f"nothing came of {self._next}"
-        self._pack_group()
-        self._collect()
-
-    def write_table(self) -> None:
-        """Writes videos.parquet of all that is packed."""
-        self._collect()
-        self._thread.shutdown()
-        if self.rows:
-            write_videos(self.out, list(self.rows.values()), self._shard)
-
-    def _pack_group(self) -> None:
-        self._collect()  # one shard at a time: none may be in place before the one before it
-        if self._group:
-            self._packing = self._thread.submit(pack, self.out, self._shard, self._group)
-            self._shard += any(prepared.row.status == "ok" for _, prepared in self._group)
-        self._group, self._group_bytes = [], 0
-
-    def _collect(self) -> None:
-        """Waits for the shard that is being packed."""
-        packing, self._packing = self._packing, None
-        for row in packing.result() if packing is not None else []:
-            self.rows.pop(row.video, None)  # skipped before, and tried again
-            self.rows[row.video] = row
+def _in_order(
+    tasks: list[VideoTask], finished: dict[str, PreparedVideo], videos: Iterator[PreparedVideo]
+) -> Iterator[PreparedVideo]:
+    """The videos in the order of the tasks, each as soon as it and all before it are prepared."""
+    for task in tasks:
+        while task.source.video not in finished:
+            video = next(videos)
+            finished[video.row.video] = video
+        yield finished.pop(task.source.video)
 
 
-def pack(out: Path, shard: int, group: Sequence[tuple[VideoTask, PreparedVideo]]) -> list[VideoRow]:
+def _groups(videos: Iterable[PreparedVideo], shard_bytes: int) -> Iterator[list[PreparedVideo]]:
+    """The videos of one shard after the other."""
+    group: list[PreparedVideo] = []
+    size = 0
+    for video in videos:
+        group.append(video)
+        size += video.bytes
+        if size >= shard_bytes:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _pack_all(out: Path, shard: int, groups: Iterable[list[PreparedVideo]]) -> Iterator[list[VideoRow]]:
+    """Packs each group in a thread while the next one is prepared; yields the rows of its videos."""
+    packing: Future[list[VideoRow]] | None = None
+    with ThreadPoolExecutor(1) as thread:
+        for group in groups:
+            if packing is not None:
+                yield packing.result()  # no shard may be in place before the one before it
+            packing = thread.submit(pack, out, shard, group)
+            shard += any(video.row.status == "ok" for video in group)
+        if packing is not None:
+            yield packing.result()
+
+
+def pack(out: Path, shard: int, group: Sequence[PreparedVideo]) -> list[VideoRow]:
     """Writes one shard from pieces and deletes them; returns the rows of its videos."""
     rows, first_row = [], 0
-    for _, prepared in group:
-        row = prepared.row
+    for video in group:
+        row = video.row
         if row.status == "ok":
             row = replace(row, shard=shard, first_row=first_row)
             first_row += row.shots
         rows.append(row)
     if first_row:
+        pieces = [piece_path(out / "work", row.video) for row in rows]
         with ShotWriter(shard_path(out, shard), rows) as writer:
-            for (task, _), row in zip(group, rows, strict=True):
+            for row, path in zip(rows, pieces, strict=True):
                 if row.status == "ok":
-                    piece = open_shard(task.piece)
+                    piece = open_shard(path)
                     for index in range(piece.num_record_batches):
                         writer.add_batch(piece.get_batch(index))
             writer.commit(sync=True)
-        for task, _ in group:
-            task.piece.unlink(missing_ok=True)
-            task.piece.with_suffix(".json").unlink(missing_ok=True)
+        for path in pieces:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".json").unlink(missing_ok=True)
     return rows
+
+
+def _write_index(out: Path, console: Console) -> None:
+    """Training can build the index itself, so that a failure here is only reported."""
+    try:
+        write_index(out, build_index(Corpus(out)))
+    except (UserError, OSError) as error:
+        console.print(f"the index of {out} was not written: {error}", style="yellow", soft_wrap=True)

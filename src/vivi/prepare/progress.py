@@ -28,11 +28,12 @@ class PrepareProgress(ProgressLine):
         self.shares[task.source.video] = min(max(share, 0.0), 1.0), seconds if seconds > 0 else 0.0
         self._show()
 
-    def finished(self, task: VideoTask, row: VideoRow) -> None:
-        self.shares.pop(task.source.video, None)
+    def finished(self, row: VideoRow) -> None:
+        """A video is prepared, or skipped."""
+        self.shares.pop(row.video, None)
         self.done += 1
         self.skipped += row.status == "skipped"
-        self.done_bytes += self.sizes[task.source.video]
+        self.done_bytes += self.sizes[row.video]
         self.done_seconds += row.seconds
         self._show()
 
