@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
+from itertools import groupby, islice, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,10 +22,9 @@ from tyro.conf import OmitArgPrefixes
 from vivi.cli.train import RecipeOptions, recipe_options
 from vivi.data.augment.uniforms import UNIFORMS
 from vivi.data.index import read_frames
-from vivi.data.loader import Loader
+from vivi.data.loader import Loader, Prefetch
 from vivi.data.packed import on_device
 from vivi.data.plan import Plan
-from vivi.data.prefetch import Prefetch
 from vivi.data.sources import CorpusSource, Source
 from vivi.recipes.check import check_recipe
 from vivi.runtime.console import SafeConsole
@@ -104,9 +103,8 @@ def reading_rate(source: CorpusSource, threads: int) -> float:
     """Frames a second whose JPEG files threads read; each is read once, however often a plan has it."""
 
     def read(plan: Plan) -> int:
-        for video, shots, frames in zip(plan.video.tolist(), plan.shot.tolist(), plan.frame.tolist(), strict=True):
-            for shot, numbers in zip(shots, frames, strict=True):
-                read_frames(source.index, video, shot, sorted(set(numbers)))
+        for (video, shot), rows in groupby(plan.frames(), key=lambda row: row[:2]):
+            read_frames(source.index, video, shot, sorted({number for _, _, number in rows}))
         return plan.frame.size
 
     return _rate(read, source, threads)

@@ -30,8 +30,7 @@ from tyro.conf import OmitArgPrefixes
 
 from vivi.cli.train import RecipeOptions, recipe_options
 from vivi.data.index import Index
-from vivi.data.loader import Loader
-from vivi.data.prefetch import Prefetch, StepInput
+from vivi.data.loader import Loader, Prefetch, StepInput
 from vivi.data.resident import ResidentSource
 from vivi.model.architecture import Architecture
 from vivi.model.vivi import Vivi

@@ -1,4 +1,4 @@
-"""Pages in headless Chromium, where it is installed."""
+"""Pages as browsers see them: what they hold, and how they lie in headless Chromium, where it is installed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from html import unescape
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,40 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update"),
     *("--virtual-time-budget=20000", "--window-size=1700,1200", "--dump-dom"),
 ]
+
+
+class Page(HTMLParser):
+    """What a browser would find in a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.strips: list[str] = []
+        self.in_code = False
+        self.html = path.read_text(encoding="utf-8")
+        self.feed(self.html)
+        self.text = re.sub(r"\s+", " ", " ".join(self.words))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(key, value or "") for key, value in attrs]
+        self.strips += [value or "" for key, value in attrs if key == "data-name"]
+        self.in_code = tag in ("style", "script")
+
+    def handle_data(self, data: str) -> None:
+        if not self.in_code:
+            self.words.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_code = False
+
+    def files(self) -> set[str]:
+        """Everything the page would load or link to, but its own anchors."""
+        found = {unescape(value) for key, value in self.attributes if key in ("src", "href")}
+        return {file for file in found if not file.startswith("#") and file != "data:,"}
 
 
 def in_frames(page: Path, html: str, probe: str, widths: Sequence[int]) -> list[dict[str, Any]]:

@@ -1,18 +1,26 @@
-"""Results of a few encoders, with hostile names, unequal tasks and own splits; and the boards made of them."""
+"""Results of a few encoders, with hostile names, unequal tasks and own splits; the boards and pages made of them."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from browser import Page
+from PIL import Image
+from rich.console import Console
 
 from vivi.evaluate.detection.result import DetectionResult, DetectorRun, Precision
-from vivi.evaluate.results import Benchmark, Result, Score, Setting
+from vivi.evaluate.results import Benchmark, Result, Score, Setting, write_result
 from vivi.evaluate.tasks import VTAB, Group
 from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.evaluate.vid_robust.scores import Anchor, curve
 from vivi.report.boards import Board, make_boards
+from vivi.report.options import ReportOptions
+from vivi.report.page import write_report
 
 HOSTILE = "<script>alert(1)</script> | a_b & 50% $x^2$ {#1} \\end \"'`*~[0]"
 ENCODERS = ("untrained net", HOSTILE, "vivi")
@@ -95,3 +103,31 @@ def a_detection_result(
     )
     given = {"runs": runs, "schedule": "standard", "data_checksum": "a", **others}
     return DetectionResult(encoder, name, classes=3, images={"train": 205, "test": test}, **given)
+
+
+# --- pages ---
+
+
+def written(folder: Path, results: Sequence[Result]) -> Path:
+    """The folder, with a file for each result."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for result in results:
+        write_result(folder, result)
+    return folder
+
+
+def report(results: Path, out: Path, **options: Any) -> tuple[Page, str]:
+    """The page, and what was printed."""
+    console = Console(file=io.StringIO(), width=1000)
+    index = write_report(results, out, ReportOptions(**options), console)
+    assert isinstance(console.file, io.StringIO)
+    return Page(index), console.file.getvalue()
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def a_picture(path: Path) -> None:
+    Image.fromarray(np.arange(90 * 160 * 3, dtype=np.uint32).astype(np.uint8).reshape(90, 160, 3)).save(path)

@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional as tv
 from vivi.data.augment import augment, augment_patches, unaugmented
 from vivi.data.augment.autoaugment import autoaugment
 from vivi.data.augment.colour import distort, hsv_noise, saturate, turn_hue
-from vivi.data.augment.crop import canvas, centre_boxes, crops, random_boxes, resize, resized_chunks
+from vivi.data.augment.crop import canvas, centre_boxes, crops, in_chunks, random_boxes, resize
 from vivi.data.augment.patches import PATCH_UNIFORMS, cut_patches, layout
 from vivi.data.augment.uniforms import (
     ASPECT,
@@ -161,10 +161,16 @@ def test_a_canvas_holds_the_boxes_and_nothing_else() -> None:
 def test_chunks_hold_all_crops_in_order(count: int) -> None:
     images, uniforms = samples_of(count, 0, [(20, 50), (35, 35)])
     boxes, flips = random_boxes(images.sizes, uniforms, AREA, ASPECTS), uniforms[:, FLIP] < 0.5
-    chunks = list(resized_chunks(images, boxes, flips, 12))
-    assert [number for part, _ in chunks for number in range(count)[part]] == list(range(count))
-    assert all(len(chunk) == len(range(count)[part]) <= 32 for part, chunk in chunks)
-    assert torch.equal(torch.cat([chunk for _, chunk in chunks]), crops(images, boxes, flips, 12))
+    chunks: list[Tensor] = []
+
+    def crop(part: slice) -> Tensor:
+        chunks.append(crops(images[part], boxes[part], flips[part], 12))
+        return chunks[-1]
+
+    assert torch.equal(in_chunks(crop, images), crops(images, boxes, flips, 12))
+    assert all(len(chunk) <= 32 for chunk in chunks) and sum(map(len, chunks)) == count
+    one_by_one = [crops(images[n : n + 1], boxes[n : n + 1], flips[n : n + 1], 12) for n in range(count)]
+    torch.testing.assert_close(torch.cat(one_by_one), torch.cat(chunks), rtol=0, atol=1e-3)
 
 
 def test_nothing_outside_the_frame_is_seen() -> None:

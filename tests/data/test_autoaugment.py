@@ -25,6 +25,7 @@ from torchvision.transforms import v2
 from vivi.data.augment.autoaugment import (
     AUTOAUGMENT_UNIFORMS,
     FIRST,
+    V0_OPERATIONS,
     Policy,
     apply,
     autoaugment,
@@ -33,7 +34,6 @@ from vivi.data.augment.autoaugment import (
     posterize,
     solarize,
     sub_policies,
-    translate_y,
 )
 
 POLICIES: list[Policy] = ["imagenet", "v0"]
@@ -154,7 +154,7 @@ def test_a_move_that_only_v0_has_is_torchvisions_too(size: tuple[int, int]) -> N
         v2.functional.affine(image, 0.0, [0, -int(up)], 1.0, [0.0, 0.0], fill=[128.0])
         for image, up in zip(images, pixels, strict=True)
     ]
-    assert torch.equal(translate_y(images, pixels.astype(np.float64)), torch.stack(expected))
+    assert torch.equal(V0_OPERATIONS["TranslateY"](images, pixels.astype(np.float64)), torch.stack(expected))
 
 
 def test_every_number_of_bits_and_every_threshold_is_torchvisions() -> None:

@@ -16,9 +16,9 @@ from vivi.data.images import find_images
 from vivi.data.index import Index, open_index
 from vivi.data.packed import PackedImages
 from vivi.data.plan import Kind, eligible_videos, plan_videos
-from vivi.data.sources import CorpusSource, Decoded, ImageSource, labelled_images, unlabelled_images
+from vivi.data.sources import CorpusSource, Decoded, ImageSource
 from vivi.prepare.corpus import Corpus, shard_path
-from vivi.recipes import RECIPES, Batch
+from vivi.recipes import RECIPES, Batch, Images, Recipe
 from vivi.runtime.errors import UserError
 
 BATCH = Batch(videos=4, shots=2, frames=6, cores=2)
@@ -161,7 +161,8 @@ def test_decoded_frames_are_pinned_if_asked(index: Index) -> None:
 
 
 def image_source(folder: Path, kind: Kind = Kind.LABELLED) -> ImageSource:
-    return ImageSource(find_images(folder), 6, 2, seed=3, kind=kind)
+    batch = Batch(videos=6, shots=1, frames=2, cores=1, source="image")
+    return ImageSource(find_images(folder), Recipe("six", seed=3, batch=batch, images=Images(6, copies=2)), kind)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -223,10 +224,10 @@ def test_fewer_images_than_a_step_needs_are_refused(tmp_path: Path) -> None:
     images = find_images(write_images(tmp_path))
     recipe = RECIPES["semi-ex10-tiny"]
     with pytest.raises(UserError, match=r"--batch.videos is 64, but 15 images of .* are used; lower it to 15"):
-        unlabelled_images(images, recipe)
+        ImageSource(images, recipe, Kind.FRAMES)
     with pytest.raises(UserError, match=r"--images.count is 64, but 15 images of .* are used"):
-        labelled_images(images, recipe)
+        ImageSource(images, recipe, Kind.LABELLED)
     enough = replace(recipe, batch=replace(recipe.batch, videos=15), images=replace(recipe.images, count=15))
-    labelled, unlabelled = labelled_images(images, enough), unlabelled_images(images, enough)
+    unlabelled, labelled = (ImageSource(images, enough, kind) for kind in Kind)
     assert (labelled.videos, labelled.copies, labelled.kind) == (15, recipe.images.copies, Kind.LABELLED)
     assert (unlabelled.videos, unlabelled.copies, unlabelled.kind) == (15, recipe.batch.frames, Kind.FRAMES)

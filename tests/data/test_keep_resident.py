@@ -14,9 +14,10 @@ from rich.console import Console
 
 from vivi.data.images import find_images
 from vivi.data.index import Index, open_index
-from vivi.data.prefetch import Prefetch
-from vivi.data.resident import ResidentSource, frames_in_use
-from vivi.data.sources import CorpusSource, labelled_images, unlabelled_images
+from vivi.data.loader import Prefetch
+from vivi.data.plan import Kind
+from vivi.data.resident import ResidentSource
+from vivi.data.sources import CorpusSource, ImageSource
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import Batch, Images, Recipe
 from vivi.runtime.distributed import World
@@ -75,7 +76,7 @@ def test_a_corpus_is_not_kept_if_that_is_switched_off(index: Index) -> None:
 
 
 def test_a_corpus_is_kept_if_a_run_sees_as_many_frames_as_it_has(index: Index) -> None:
-    frames = frames_in_use(CorpusSource(index, RECIPE.batch, 0)).total
+    frames = int(CorpusSource(index, RECIPE.batch, 0).frame_counts().sum())
     enough = -(-frames // 24)  # steps
     assert enough > 2
     assert keep(index, "auto", enough - 1) == (None, [])
@@ -196,7 +197,7 @@ def test_labelled_images_beside_videos_have_half_of_the_threads_unless_told(
         (both, videos, 3, (3, 3)),
         (alone, None, 0, (None, 4)),
     ):
-        data = TrainingData(index, images, images, None, source, labelled_images(images, recipe))
+        data = TrainingData(index, images, images, None, source, ImageSource(images, recipe, Kind.LABELLED))
         with prefetched(data, recipe, Execution(resident="off", threads=threads)) as steps:
             assert steps.images is not None and steps.images.cores_per_micro_batch == 2
             assert (steps.videos.threads if steps.videos else None, steps.images.threads) == expected
@@ -207,8 +208,8 @@ def test_without_videos_nothing_can_be_kept(tmp_path: Path) -> None:
     labelled = replace(RECIPE, batch=replace(RECIPE.batch, videos=0), images=Images(count=4))
     instead = replace(RECIPE, batch=replace(RECIPE.batch, shots=1, source="image"))
     for recipe, data in (
-        (labelled, TrainingData(None, images, images, None, None, labelled_images(images, labelled))),
-        (instead, TrainingData(None, images, None, None, unlabelled_images(images, instead))),
+        (labelled, TrainingData(None, images, images, None, None, ImageSource(images, labelled, Kind.LABELLED))),
+        (instead, TrainingData(None, images, None, None, ImageSource(images, instead, Kind.FRAMES))),
     ):
         with pytest.raises(UserError, match="test learns from no videos: remove --resident"):
             Execution(resident="on").check(recipe)

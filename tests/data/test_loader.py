@@ -27,7 +27,7 @@ from vivi.data.packed import Image, PackedImages, pack
 from vivi.data.plan import Kind, Plan, plan_videos
 from vivi.data.sources import CorpusSource, ImageSource, Source
 from vivi.prepare.corpus import Corpus, shard_path
-from vivi.recipes import Augment, Batch
+from vivi.recipes import Augment, Batch, Images, Recipe
 from vivi.runtime.errors import UserError
 
 BATCH = Batch(videos=6, shots=2, frames=4, cores=3)
@@ -131,7 +131,7 @@ def test_patches_have_a_dimension_of_their_own(index: Index) -> None:
 @pytest.mark.parametrize("threads", [0, 3])
 def test_labelled_images_come_with_their_labels(tmp_path: Path, threads: int) -> None:
     images = find_images(write_images(tmp_path, classes=3, each=8))
-    source = ImageSource(images, 24, 2, seed=3, kind=Kind.LABELLED)
+    source = ImageSource(images, Recipe("labels", seed=3, images=Images(24, copies=2)), Kind.LABELLED)
     assert source.videos_per_read < 24  # several reads for a micro-batch
     loader = Loader(source, middle_squares, range(3), 3, 3, CPU, threads)
     for step, micro_batch in enumerate(load(loader)):

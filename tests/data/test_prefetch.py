@@ -21,10 +21,10 @@ from vivi.data.augment import augment, augment_patches
 from vivi.data.augment.uniforms import UNIFORMS
 from vivi.data.images import LabelledImages, find_images
 from vivi.data.index import Index, open_index
-from vivi.data.loader import Loader, MicroBatch
+from vivi.data.loader import Loader, MicroBatch, Prefetch
 from vivi.data.packed import on_device
-from vivi.data.prefetch import Prefetch
-from vivi.data.sources import CorpusSource, labelled_images, unlabelled_images
+from vivi.data.plan import Kind
+from vivi.data.sources import CorpusSource, ImageSource
 from vivi.prepare.corpus import Corpus, shard_path
 from vivi.recipes import Augment, Batch, Images, Jigsaw, Loss, Recipe
 from vivi.runtime.distributed import World
@@ -71,8 +71,8 @@ def data_of(index: Index, images: LabelledImages, recipe: Recipe) -> TrainingDat
     videos: CorpusSource | None = None
     if recipe.learns_from_videos:
         videos = CorpusSource(index, recipe.batch, recipe.seed)
-    instead = unlabelled_images(images, recipe) if recipe.batch.source == "image" else None
-    labelled = labelled_images(images, recipe) if recipe.images.count else None
+    instead = ImageSource(images, recipe, Kind.FRAMES) if recipe.batch.source == "image" else None
+    labelled = ImageSource(images, recipe, Kind.LABELLED) if recipe.images.count else None
     return TrainingData(index, images, images, None, videos or instead, labelled)
 
 

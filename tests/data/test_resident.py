@@ -16,7 +16,7 @@ from vivi.data.augment import augment
 from vivi.data.index import Index, open_index
 from vivi.data.loader import Loader
 from vivi.data.packed import on_device
-from vivi.data.resident import FramesInUse, ResidentSource, decoded_bytes, frames_in_use, load_resident
+from vivi.data.resident import ResidentSource, decoded_bytes, load_resident
 from vivi.data.sources import CorpusSource, Source
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import Augment, Batch
@@ -36,13 +36,9 @@ def index(corpus: Path) -> Index:
     return open_index(Corpus(corpus))
 
 
-def size_of(source: CorpusSource, most: int = ENOUGH) -> int | None:
-    return decoded_bytes(source.index, frames_in_use(source), most)
-
-
 def keep(source: CorpusSource, threads: int = 2) -> tuple[ResidentSource, list[str]]:
     """All frames in use, in as many bytes as they are said to need, and the lines about damaged ones."""
-    frames, size = frames_in_use(source), size_of(source)
+    frames, size = int(source.frame_counts().sum()), decoded_bytes(source, ENOUGH)
     assert size is not None
     seen: list[int] = []
     lines: list[str] = []
@@ -51,9 +47,9 @@ def keep(source: CorpusSource, threads: int = 2) -> tuple[ResidentSource, list[s
         seen.append(done)
         lines.extend(damaged)
 
-    resident = load_resident(source, frames, size, threads, CPU, CPU, progress)
+    resident = load_resident(source, size, threads, CPU, CPU, progress)
     assert resident is not None
-    assert seen == sorted(seen) and seen[-1] == frames.total == len(resident.images)
+    assert seen == sorted(seen) and seen[-1] == frames == len(resident.images)
     assert len(resident.images.memory) == size
     return resident, lines
 
@@ -89,12 +85,11 @@ def test_of_a_fixed_frame_a_video_only_that_frame_is_kept(index: Index) -> None:
     assert len(resident.images.memory) < len(of_any.images.memory)
 
 
-def as_set(frames: FramesInUse) -> set[tuple[int, int, int]]:
+def frames_in_use(source: CorpusSource) -> set[tuple[int, int, int]]:
     """Video, shot and number of each frame."""
-    rows = zip(frames.video, frames.shot, frames.first, frames.count, strict=True)
-    found = [(int(v), int(s), number) for v, s, first, count in rows for number in range(first, first + count)]
-    assert len(found) == len(set(found)) == frames.total
-    return set(found)
+    frames = [frame for plan in source.plans_of_all_frames() for frame in plan.frames()]
+    assert len(frames) == len(set(frames)) == source.frame_counts().sum()
+    return set(frames)
 
 
 @pytest.mark.parametrize("name", BATCHES)
@@ -106,7 +101,7 @@ def test_the_frames_in_use_are_those_that_steps_see(index: Index, name: str) -> 
         for video, shots, numbers in zip(plan.video, plan.shot, plan.frame, strict=True):
             for shot, frames in zip(shots, numbers, strict=True):
                 seen |= {(int(video), int(shot), int(frame)) for frame in frames}
-    assert seen == as_set(frames_in_use(source))
+    assert seen == frames_in_use(source)
 
 
 def damaged_index(folder: Path) -> Index:
@@ -162,7 +157,8 @@ def test_threads_do_not_matter(index: Index, threads: int) -> None:
 def test_many_shots_are_loaded_some_at_a_time_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("vivi.data.resident._FRAMES_PER_READ", 3)
+    monkeypatch.setattr("vivi.data.sources._FRAMES_PER_READ", 3)
+    monkeypatch.setattr("vivi.data.sources._VIDEOS_PER_PLAN", 4)
     videos = {
         f"v{number}": [
             [jpeg(10 * shot + frame, (16, 16)) for frame in range(1 + (number + shot) % 4)] for shot in (0, 1)
@@ -170,9 +166,9 @@ def test_many_shots_are_loaded_some_at_a_time_in_their_order(
         for number in range(9)
     }
     source = CorpusSource(open_index(make_corpus(tmp_path, videos)), BATCHES[name], 0)
-    size, seen = size_of(source), list[int]()
+    size, seen = decoded_bytes(source, ENOUGH), list[int]()
     assert size is not None
-    assert load_resident(source, frames_in_use(source), size, 2, CPU, CPU, lambda done, _: seen.append(done))
+    assert load_resident(source, size, 2, CPU, CPU, lambda done, _: seen.append(done))
     assert len(seen) > 2
     resident, _ = keep(source)
     assert_same_micro_batches(list(loader_of(resident).load(range(6))), list(loader_of(source).load(range(6))))
@@ -186,11 +182,11 @@ def test_the_size_is_known_before_anything_is_decoded(index: Index, name: str) -
     source = CorpusSource(index, BATCHES[name], 0)
     expected = sum(
         image.size
-        for video, shot, number in as_set(frames_in_use(source))
+        for video, shot, number in frames_in_use(source)
         for image in source.read_shot(video, shot, [number], [])
     )
-    assert size_of(source) == expected == size_of(source, expected)
-    assert size_of(source, expected - 1) is None
+    assert decoded_bytes(source, ENOUGH) == expected == decoded_bytes(source, expected)
+    assert decoded_bytes(source, expected - 1) is None
     resident, _ = keep(source)
     ends = resident.images.starts + 3 * resident.images.sizes.prod(axis=1)
     assert ends.max() == expected
@@ -201,20 +197,20 @@ def test_of_a_corpus_that_is_far_too_large_only_some_videos_are_looked_at(
 ) -> None:
     corpus = make_corpus(tmp_path, {f"v{number:02d}": [[jpeg(50, (16, 16))] * 2] for number in range(40)}, 1)
     source = CorpusSource(open_index(corpus), Batch(videos=4, shots=1, frames=2, cores=2), 0)
-    expected = size_of(source)
+    expected = decoded_bytes(source, ENOUGH)
     assert expected == 30 * 2 * 3 * 16 * 16
     monkeypatch.setattr("vivi.data.resident._SAMPLE", 5)
-    assert size_of(source, expected) == expected
+    assert decoded_bytes(source, expected) == expected
     videos = source.eligible
     for video in videos[videos > videos[6]]:  # these cannot be looked at any more
         (tmp_path / "shards" / f"{int(source.index.shard[video]):05d}.arrow").unlink()
-    assert size_of(source, expected // 2 - 1) is None
+    assert decoded_bytes(source, expected // 2 - 1) is None
 
 
 def test_a_video_of_damaged_frames_alone_is_counted_as_grey(tmp_path: Path) -> None:
     index = open_index(make_corpus(tmp_path, {"a": [[jpeg(50)] * 3], "b": [[b"?", b""]]}))
     source = CorpusSource(index, Batch(videos=2, shots=1, frames=2, cores=2), 0)
-    assert size_of(source) == 3 * (3 * 24 * 16 + 2 * 32 * 32)
+    assert decoded_bytes(source, ENOUGH) == 3 * (3 * 24 * 16 + 2 * 32 * 32)
     resident, lines = keep(source)
     assert_same_micro_batches(list(loader_of(resident).load(range(2))), list(loader_of(source).load(range(2))))
     assert len(lines) == 2
@@ -224,14 +220,14 @@ def test_a_video_of_damaged_frames_alone_is_counted_as_grey(tmp_path: Path) -> N
 def test_frames_that_are_not_ours_are_counted_too(tmp_path: Path, mode: str) -> None:
     videos = {name: [[jpeg(level, (20, 10), mode) for level in (50, 90)]] for name in "ab"}
     source = CorpusSource(open_index(make_corpus(tmp_path, videos)), Batch(videos=2, shots=1, frames=2, cores=2), 0)
-    assert size_of(source) == 4 * 3 * 20 * 10
+    assert decoded_bytes(source, ENOUGH) == 4 * 3 * 20 * 10
     keep(source)
 
 
 def test_the_size_is_not_taken_from_an_altered_frame(tmp_path: Path) -> None:
     videos = {name: [[altered(50, (48, 48)), jpeg(60, (16, 16))]] for name in "ab"}
     source = CorpusSource(open_index(make_corpus(tmp_path, videos)), Batch(videos=2, shots=1, frames=2, cores=2), 0)
-    assert size_of(source) == 4 * 3 * 16 * 16
+    assert decoded_bytes(source, ENOUGH) == 4 * 3 * 16 * 16
     resident, lines = keep(source)
     assert_same_micro_batches(list(loader_of(resident).load(range(2))), list(loader_of(source).load(range(2))))
     assert len(lines) == 2
@@ -240,10 +236,10 @@ def test_the_size_is_not_taken_from_an_altered_frame(tmp_path: Path) -> None:
 def test_frames_that_need_more_than_was_said_are_not_kept(tmp_path: Path) -> None:
     mixed = {"a": [[jpeg(50, (16, 16)), jpeg(60, (48, 48))]], "b": [[jpeg(70, (16, 16))]]}
     source = CorpusSource(open_index(make_corpus(tmp_path, mixed)), Batch(videos=2, shots=1, frames=2, cores=1), 0)
-    assert size_of(source) == 3 * 3 * 16 * 16  # as if all were like the first of their video
+    assert decoded_bytes(source, ENOUGH) == 3 * 3 * 16 * 16  # as if all were like the first of their video
     enough = 3 * (16 * 16 + 48 * 48 + 16 * 16)
     for size, fits in ((3 * 3 * 16 * 16, False), (enough - 1, False), (enough, True)):
-        resident = load_resident(source, frames_in_use(source), size, 2, CPU, CPU, lambda done, damaged: None)
+        resident = load_resident(source, size, 2, CPU, CPU, lambda done, damaged: None)
         assert (resident is not None) == fits
 
 
@@ -277,9 +273,9 @@ def test_a_gpu_sees_the_same_of_a_corpus_in_memory(index: Index, keep_on: str) -
     """Frames on the GPU stay there; of those on the host a micro-batch's are copied."""
     gpu = torch.device("cuda")
     source = CorpusSource(index, SHOTS, 0)
-    size = size_of(source)
+    size = decoded_bytes(source, ENOUGH)
     assert size is not None
-    resident = load_resident(source, frames_in_use(source), size, 2, gpu, torch.device(keep_on), lambda *_: None)
+    resident = load_resident(source, size, 2, gpu, torch.device(keep_on), lambda *_: None)
     assert resident is not None and resident.images.memory.device.type == keep_on
     if keep_on == "cpu":
         assert resident.images.memory.is_pinned()

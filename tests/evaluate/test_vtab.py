@@ -218,8 +218,11 @@ def refused(data: Path, out: Path, *flags: object) -> str:
     ("flags", "line"),
     [
         (["--tasks", "svnh"], "there is no task 'svnh' in .*; did you mean svhn"),
-        (["--protocol", "v1"], "has lists of Version 2 only; Version 1 needs the original data sets"),
-        (["--protocol", "full"], "has lists of Version 2 only; the full regime needs the original data sets"),
+        (["--protocol", "v1"], "has lists of Version 2 only; Version 1 needs original data sets or TFDS folders"),
+        (
+            ["--protocol", "full"],
+            "has lists of Version 2 only; the full regime needs original data sets or TFDS folders",
+        ),
         (["--seeds", "0"], "--seeds is 0; it must be between 1 and"),
         (["--schedules", "0"], "--schedules is 0; each must be more than 0"),
         (["--groups", "nature=mine"], "--groups has 'nature=mine'; write GROUP=TASK,TASK"),

@@ -19,7 +19,7 @@ from vivi.prepare.piece import PrepareSettings, VideoTask, prepare_video
 from vivi.prepare.prepare import prepare
 from vivi.prepare.sources import Source
 from vivi.prepare.statistics import corpus_statistics
-from vivi.report.inspect.verify import verify
+from vivi.report.verify import verify
 
 CLIPS = ["clip-0.mp4", "clip-1.mp4", "clip-2.mp4"]
 

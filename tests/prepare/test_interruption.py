@@ -73,7 +73,9 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_corpus(
     out = tmp_path / "corpus"
     flags = ["prepare", videos, "--out", out, "--rate", 5, "--workers", 1, "--shard-megabytes", 0.05]
     kills = 0
-    for moment in random.Random(time.time_ns()).sample(range(1, 20), 4):
+    seed = time.time_ns()
+    print(f"seed {seed}")  # pytest shows it if the test fails
+    for moment in random.Random(seed).sample(range(1, 20), 4):
         running = start_signalled(signal.SIGKILL, out / "*", moment, *flags, group=everything)
         running.communicate()
         kills += running.returncode == -signal.SIGKILL

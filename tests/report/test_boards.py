@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from some_results import ENCODERS, HOSTILE, a_result, boards_of, some_results
+from some_results import ENCODERS, HOSTILE, a_result, boards_of, report, some_results, written
 
 from vivi.evaluate.results import Benchmark, Score
-from vivi.report.board_html import BoardView, board_body
 from vivi.report.boards import best, comparable, difference, leader, make_boards, mean, summary
 from vivi.report.paper import paper_rows, summary_rows
-from vivi.report.tables import comma_separated
+from vivi.report.table import csv_text
 
 
 def test_best_only_among_those_that_have_all_tasks() -> None:
@@ -82,10 +82,10 @@ def test_different_settings_on_one_board_are_told() -> None:
     assert boards_of(results)[0].warnings == ("Results were measured with different settings: batch is 16 or 8.",)
 
 
-def test_chance_and_the_error_of_so_many_test_images_are_told() -> None:
-    (board,) = boards_of([a_result("a", "dtd", [0.5], images={"test": 100})])
-    said = board_body(BoardView(board, {"summary": [], "tasks": []}, None, None, ""))
-    assert "By chance, the mean would be about 10.0." in said and "uncertain by up to ±5.0" in said
+def test_chance_and_the_error_of_so_many_test_images_are_told(tmp_path: Path) -> None:
+    results = written(tmp_path / "results", [a_result("a", "dtd", [0.5], images={"test": 100})])
+    page, _ = report(results, tmp_path / "page")
+    assert "By chance, the mean would be about 10.0." in page.text and "uncertain by up to ±5.0" in page.text
 
 
 def test_boards_and_their_order() -> None:
@@ -101,7 +101,7 @@ def test_boards_and_their_order() -> None:
     assert v2.baseline and v2.baseline.name == "Ex-ImageNet"
     for line, row in zip(summary(v2), paper_rows("v2"), strict=True):
         assert line.mean and line.mean.value == row.printed_mean and line.mean.tasks == 19
-    gains = {line.row.name: line.difference.value for line in summary(v2) if line.difference}
+    gains = {line.method.name: line.difference.value for line in summary(v2) if line.difference}
     printed = {row.method: row.difference for row in summary_rows("table1_v2")}
     for method in ("VIVI-Ex(4)", "VIVI-Ex(2)", "VIVI-Ex(4)-Big"):
         assert gains[method] == pytest.approx(printed[method])
@@ -111,7 +111,7 @@ def test_boards_and_their_order() -> None:
 def test_means_of_the_paper_are_shown_as_it_prints_them() -> None:
     boards = {board.slug: board for board in boards_of([], paper=True)}
     for slug, printed in (("vtab-v1", summary_rows("table1")), ("vtab-v2", summary_rows("groups_v2"))):
-        lines = {line.row.name: line for line in summary(boards[slug])}
+        lines = {line.method.name: line for line in summary(boards[slug])}
         for row in printed:
             line = lines[row.method]
             assert line.mean and line.mean.value == row.mean
@@ -153,4 +153,5 @@ def test_what_makes_numbers_incomparable_is_said() -> None:
 def test_a_cell_that_a_spreadsheet_would_compute_becomes_text() -> None:
     cells = ["=1+1", "+cmd", "-x", "@SUM(A1)", "\t=1", "-1.5", "+2", "-1e-3", "a=b", "", "-inf"]
     shown = ["'=1+1", "'+cmd", "'-x", "'@SUM(A1)", "'\t=1", *cells[5:]]
-    assert next(csv.reader(io.StringIO(comma_separated([cells])))) == shown
+    records = [{str(column): cell for column, cell in enumerate(cells)}]
+    assert [*csv.reader(io.StringIO(csv_text(records)))][1] == shown

@@ -2,88 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, in_frames
+from browser import CHROMIUM, Page, in_frames
 from PIL import Image
+from small_corpora import SETTINGS, jpeg, make_corpus, skipped, video
 
-from vivi.prepare.corpus import ShotWriter, VideoRow, shard_path, videos_table, write_settings, write_videos
+from vivi.prepare.corpus import ShotWriter, shard_path, videos_table, write_settings, write_videos
 from vivi.prepare.jpeg import encode_jpeg
-from vivi.report.inspect.charts import count_histogram, duration_histogram, histogram_svg, y_ticks
-from vivi.report.inspect.content import choose_videos, evenly, shown_runs
-from vivi.report.inspect.html import clock, in_words
-from vivi.report.inspect.page import write_page
+from vivi.report.histograms import count_histogram, duration_histogram, y_ticks
+from vivi.report.inspect import write_page
+from vivi.report.strips import choose_videos, evenly, shown_runs
+from vivi.report.writing import clock, in_words
 from vivi.runtime.errors import UserError
 
-SETTINGS = {
-    "rate": 1.0,
-    "short_side": 256,
-    "jpeg_quality": 90,
-    "exact": False,
-    "shot_threshold": 0.5,
-    "min_shot_seconds": 0.5,
-    "max_shot_seconds": 0.0,
-    "max_shot_frames": 500,
-    "test_fraction": 0.1,
-}
 NASTY = ["<script>alert(1)</script>.mp4", "a \"quoted\" & 'odd' <b>name</b>.mp4", "видео/日本語 שלום.mp4"]
 UNBROKEN = "x" * 230 + ".mp4"
-
-
-def jpeg(seed: int, size: tuple[int, int] = (96, 64)) -> bytes:
-    """A small picture unlike the others."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (2, 3, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).resize(size).save(buffer, "JPEG", quality=80)
-    return buffer.getvalue()
-
-
-def video(name: str, shots: Sequence[int], reason: str = "", split: str = "train") -> tuple[VideoRow, Sequence[int]]:
-    """A video with so many frames in each of its shots, one frame a second."""
-    frames = sum(shots)
-    row = VideoRow(
-        name, f"/videos/{name}", "ok", reason, "train", float(frames), 192, 128, "h264", frames, len(shots)
-    )
-    return replace(row, split="test" if split == "test" else "train"), shots
-
-
-def skipped(name: str, reason: str) -> VideoRow:
-    return VideoRow(name, f"/videos/{name}", "skipped", reason, "train")
-
-
-def make_corpus(
-    folder: Path,
-    videos: Sequence[tuple[VideoRow, Sequence[int]]],
-    others: Sequence[VideoRow] = (),
-    damaged: Sequence[int] = (),
-    settings: dict[str, object] | None = None,
-) -> Path:
-    """A corpus of one shard; the frames with the numbers in `damaged` are no JPEGs."""
-    (folder / "shards").mkdir(parents=True)
-    rows, first_row, number = [], 0, 0
-    with ShotWriter(shard_path(folder, 0)) as writer:
-        for row, shots in videos:
-            rows.append(replace(row, shard=0, first_row=first_row))
-            time = 0
-            for index, length in enumerate(shots):
-                frames = [jpeg(n) if n not in damaged else jpeg(n)[:200] for n in range(number, number + length)]
-                writer.add(row.video, index, [float(t) for t in range(time, time + length)], frames)
-                number, time = number + length, time + length
-            first_row += len(shots)
-        writer.commit()
-    write_videos(folder, [*rows, *others])
-    write_settings(folder, settings or SETTINGS)
-    return folder
 
 
 @pytest.fixture
@@ -97,39 +38,6 @@ def corpus(tmp_path: Path) -> Path:
     others.append(skipped(UNBROKEN, "y" * 300))
     others.append(skipped("<img src=x onerror=alert(1)>.mp4", "is empty (0 bytes)"))
     return make_corpus(tmp_path / "corpus <1>", videos, others, damaged=[1])
-
-
-class Page(HTMLParser):
-    """What a browser would find in a page."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.words: list[str] = []
-        self.strips: list[str] = []
-        self.in_code = False
-        self.html = path.read_text(encoding="utf-8")
-        self.feed(self.html)
-        self.text = re.sub(r"\s+", " ", " ".join(self.words))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(key, value or "") for key, value in attrs]
-        self.strips += [value or "" for key, value in attrs if key == "data-name"]
-        self.in_code = tag in ("style", "script")
-
-    def handle_data(self, data: str) -> None:
-        if not self.in_code:
-            self.words.append(data)
-
-    def handle_endtag(self, tag: str) -> None:
-        self.in_code = False
-
-    def files(self) -> set[str]:
-        """Everything the page would load or link to, but its own anchors."""
-        found = {unescape(value) for key, value in self.attributes if key in ("src", "href")}
-        return {file for file in found if not file.startswith("#") and file != "data:,"}
 
 
 def test_numbers(corpus: Path, tmp_path: Path) -> None:
@@ -317,17 +225,26 @@ def test_what_is_shown_of_long_videos() -> None:
 
 def test_histograms() -> None:
     counts = count_histogram(np.array([1, 1, 2, 3, 4, 5, 100]))
-    assert counts.bins == ["1", "2", "3–4", "5–8", "9–16", "17–32", "33–64", "65–128"]
+    assert counts and counts.bins == ["1", "2", "3–4", "5–8", "9–16", "17–32", "33–64", "65–128"]
     assert counts.counts == [2, 1, 2, 1, 0, 0, 0, 1]
-    assert count_histogram(np.array([2, 4])).bins == ["2", "3", "4"]
+    few = count_histogram(np.array([2, 4]))
+    assert few and few.bins == ["2", "3", "4"]
     durations = duration_histogram(np.array([0.2, 1.9999999999, 2, 59, 60, 7300]), step=1.0)
-    assert durations.labels[:4] == ["0", "1 s", "2 s", "4 s"] and durations.labels[-1] == "4 h"
+    assert durations and durations.labels[:4] == ["0", "1 s", "2 s", "4 s"] and durations.labels[-1] == "4 h"
     assert durations.counts[:4] == [1, 0, 2, 0] and sum(durations.counts) == 6 and durations.logarithmic
     close = duration_histogram(np.array([70.0, 75, 99]), step=1.0)
-    assert close.labels[0] == "70 s" and not close.logarithmic and sum(close.counts) == 3
-    assert duration_histogram(np.array([5.0]), step=1.0).counts == [1]
-    assert duration_histogram(np.array([0.0, 0.0]), step=1.0).counts == [2]
-    assert "1 s to 2 s: 0 shots" in histogram_svg(durations, "Shots", "duration", "shots")
+    assert close and close.labels[0] == "70 s" and not close.logarithmic and sum(close.counts) == 3
+    for values in ([5.0], [0.0, 0.0]):
+        one = duration_histogram(np.array(values), step=1.0)
+        assert one and one.counts == [len(values)]
+    assert count_histogram(np.array([], np.int64)) is None and duration_histogram(np.array([]), step=1.0) is None
+
+
+def test_a_histogram_says_its_numbers_where_one_points(corpus: Path, tmp_path: Path) -> None:
+    page = Page(write_page(corpus, tmp_path / "page"))
+    assert page.text.count("1 s to 2 s: 6 shots") == 1
+    labels = [value for key, value in page.attributes if key == "aria-label" and value.startswith("Shots per video.")]
+    assert labels == ["Shots per video. 1: 1; 2: 0; 3–4: 3; 5–8: 0; 9–16: 0; 17–32: 1"]
 
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 9, 10, 11, 99, 101, 12345, 10**9])

@@ -11,9 +11,8 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from PIL import Image
-from some_results import a_result
-from test_inspect import SETTINGS, Page, video
-from test_report import report, written
+from small_corpora import SETTINGS, video
+from some_results import a_result, report, written
 
 from vivi.prepare.corpus import ShotWriter, shard_path, write_settings, write_videos
 from vivi.runtime.errors import UserError
@@ -52,13 +51,12 @@ def test_training_strips_and_neighbours(tmp_path: Path) -> None:
     architecture = Architecture("test_resnet", {}, 32)
     write_encoder(run, Encoder(architecture, architecture.create(), 0.1), "none", 0)
     results = written(tmp_path / "results", [a_result("a", "mine", [0.5], "knn")])
-    index, _ = report(results, tmp_path / "page", paper=False, runs=(run,), encoders=(run,), corpus=corpus)
-    page = Page(index)
+    page, _ = report(results, tmp_path / "page", paper=False, runs=(run,), encoders=(run,), corpus=corpus)
     for title in ("Training", "Film strips", "Nearest neighbours", "run <1> 50%"):
         assert title in page.text
     assert len(page.strips) == 4
     for file in page.files():
-        assert (index.parent / unquote(file)).is_file(), file
+        assert (page.path.parent / unquote(file)).is_file(), file
 
 
 def test_neighbours_are_the_nearest(tmp_path: Path) -> None:
@@ -69,15 +67,15 @@ def test_neighbours_are_the_nearest(tmp_path: Path) -> None:
 
     seeing = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     about = (32, (0.5,) * 3, (0.5,) * 3, coloured_corpus(tmp_path / "corpus"))
-    sheet = draw_neighbours(seeing, *about, tmp_path / "sheet.png", "colours", queries=4, nearest=2)
-    assert "4 of 18 frames from 6 held-out videos" in sheet.caption and "8 of 8 are" in sheet.caption
+    caption = draw_neighbours(seeing, *about, tmp_path / "sheet.png", queries=4, nearest=2)
+    assert "4 of 18 frames from 6 held-out videos" in caption and "8 of 8 are" in caption
     # By chance: 2 of the 17 frames of other shots are of the same video.
-    assert f"by chance it would be {8 * 2 / 17:.1f}" in sheet.caption
-    with Image.open(sheet.picture) as image:
+    assert f"by chance it would be {8 * 2 / 17:.1f}" in caption
+    with Image.open(tmp_path / "sheet.png") as image:
         pixels = np.asarray(image.convert("RGB"))
     assert pixels.shape[1] > 500 and (pixels == (11, 138, 90)).all(axis=2).sum() > 8 * 500
-    one = draw_neighbours(seeing, *about, tmp_path / "five.png", "colours", queries=1, nearest=5)
-    assert "2 of 5 are" in one.caption  # its video has no more
+    caption = draw_neighbours(seeing, *about, tmp_path / "five.png", queries=1, nearest=5)
+    assert "2 of 5 are" in caption  # its video has no more
     few = coloured_corpus(tmp_path / "few", videos=3, shots=1)
     with pytest.raises(UserError, match="too few videos"):
-        draw_neighbours(seeing, 32, (0.5,) * 3, (0.5,) * 3, few, tmp_path / "no.png", "none")
+        draw_neighbours(seeing, 32, (0.5,) * 3, (0.5,) * 3, few, tmp_path / "no.png")

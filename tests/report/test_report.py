@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 import shutil
@@ -16,36 +15,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, in_frames
+from browser import CHROMIUM, Page, in_frames
 from PIL import Image
-from rich.console import Console
-from some_results import ENCODERS, HOSTILE, SEEDS, TASKS, a_result, boards_of, some_results
-from test_inspect import Page
+from some_results import (
+    ENCODERS,
+    HOSTILE,
+    SEEDS,
+    TASKS,
+    a_result,
+    boards_of,
+    report,
+    some_results,
+    table,
+    written,
+)
 
-from vivi.evaluate.results import Result, write_result
 from vivi.evaluate.tasks import VTAB
-from vivi.report.board_html import BoardView, board_body
-from vivi.report.boards import leader, one_digit, summary
+from vivi.report.boards import leader, summary
 from vivi.report.figures import draw_differences, draw_groups
-from vivi.report.page import ReportOptions, _compared, _view, write_report
 from vivi.report.paper import paper_rows
-from vivi.report.tables import latex_escaped, markdown_escaped, signed
+from vivi.report.table import latex_escaped, markdown_escaped, one_digit, signed
+from vivi.report.transfer import board_section, compared
 from vivi.runtime.errors import UserError
-
-
-def written(folder: Path, results: Sequence[Result]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for result in results:
-        write_result(folder, result)
-    return folder
-
-
-def report(results: Path, out: Path, **options: Any) -> tuple[Path, str]:
-    """The page, and what was printed."""
-    console = Console(file=io.StringIO(), width=300)
-    index = write_report(results, out, ReportOptions(**options), console)
-    assert isinstance(console.file, io.StringIO)
-    return index, console.file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +51,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def printed(results: Path) -> tuple[Path, str]:
+def printed(results: Path) -> tuple[Page, str]:
     return report(results, results.parent / "page")
 
 
 @pytest.fixture(scope="module")
-def page(printed: tuple[Path, str]) -> Path:
-    return printed[0]
+def page(printed: tuple[Page, str]) -> Path:
+    return printed[0].path
 
 
 # --- a slow and obvious reference, from the files themselves ---
@@ -86,11 +77,6 @@ def seed_means(results: Path, encoder: str) -> list[float]:
     contents = [json.loads(path.read_text()) for path in results.glob("*--vtab-v1--*.json")]
     ours = [c["score"]["accuracies"] for c in contents if c["encoder"] == encoder and c["task"] in TASKS]
     return [100 * sum(seeds[number] for seeds in ours) / len(ours) for number in range(SEEDS)]
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_means_groups_and_differences(results: Path, page: Path) -> None:
@@ -212,14 +198,21 @@ def test_bold_in_the_files_and_on_the_page(page: Path) -> None:
 
 def test_pictures_are_not_blank(page: Path) -> None:
     pictures = sorted((page.parent / "figures").glob("*.png"))
-    assert len(pictures) == 5 * 2 * 2
+    assert len(pictures) == 5 * 2
     for path in pictures:
         with Image.open(path) as image:
             image.load()
             shades = np.unique(np.asarray(image.convert("L"))[::3, ::3])
             assert image.width > 800 and image.height > 200 and len(shades) > 50, path
             corner = image.convert("RGB").getpixel((2, 2))
-            assert corner == ((23, 26, 32) if path.stem.endswith("-dark") else (255, 255, 255))
+            assert corner == (255, 255, 255)
+        # The same drawing for screens, with other colours on dark ones.
+        svg = path.with_suffix(".svg").read_text(encoding="utf-8")
+        light, dark = re.findall(r":root\{(.*?)\}", svg)
+        names = re.findall(r"(--c\d+):", light)
+        assert names == re.findall(r"(--c\d+):", dark) and "#ffffff" in light and "#171a20" in dark
+        used = set(re.findall(r"var\((--c\d+)\)", svg))
+        assert len(used) > 3 and used <= set(names)
 
 
 def test_the_chart_of_differences(tmp_path: Path) -> None:
@@ -234,19 +227,20 @@ def test_the_chart_of_differences(tmp_path: Path) -> None:
     assert f"from {signed(gains[least])} on {least} to {signed(gains[most])} on {most}" in picture.alt
     assert f"better on {sum(gain > 0 for gain in gains.values())}" in picture.caption
     # Quick boards have no rows of the paper: the page says why there is no chart.
-    view = _view(quick, ReportOptions(compare=("vivi", "VIVI-Ex(4)")), tmp_path)
-    assert view.differences is None and "not both of the rows to compare" in view.differences_note
+    section = board_section(quick, ("vivi", "VIVI-Ex(4)"), "", tmp_path)
+    assert [figure.title for figure in section.figures] == ["Groups"]
+    assert "not both of the rows to compare" in section.data["hint"]
     # By default the best is compared with the baseline.
-    assert _compared(v1, ReportOptions()) == (leader(v1), v1.baseline)
+    assert compared(v1, (), "") == (leader(v1), v1.baseline)
     alone = boards_of([a_result("a", "dtd", [0.5])])[0]
-    assert _compared(alone, ReportOptions()) == (None, None)
+    assert compared(alone, (), "") == (None, None)
 
 
-def test_a_baseline_that_is_not_on_the_board(tmp_path: Path) -> None:
+def test_a_baseline_that_is_not_on_the_board(results: Path, tmp_path: Path) -> None:
     quick = boards_of(some_results(), paper=True, baseline="VIVI-Ex(4)")[2]
     assert quick.baseline is None and all(line.difference is None for line in summary(quick))
-    view = BoardView(quick, {"summary": [], "tasks": []}, None, None)
-    assert "The baseline is not on this board" in board_body(view)
+    page, _ = report(results, tmp_path / "page", baseline="VIVI-Ex(4)")
+    assert page.text.count("The baseline is not on this board") == 2  # that of quick results, and of the probe
 
 
 def test_a_crowd_of_encoders_and_odd_names_can_be_drawn(tmp_path: Path) -> None:
@@ -270,9 +264,8 @@ def test_escapes() -> None:
 # --- the page ---
 
 
-def test_what_the_page_says(results: Path, printed: tuple[Path, str]) -> None:
-    index, said = printed
-    page = Page(index)
+def test_what_the_page_says(results: Path, printed: tuple[Page, str]) -> None:
+    page, said = printed
     assert "3 encoders on 8 tasks, 6 of VTAB and 2 of your own, by fine-tuning and a kNN probe." in page.text
     assert "Differences are to untrained net ." in page.text
     assert "6 of VTAB’s 19 tasks were measured. The paper’s rows are over these tasks alone." in page.text
@@ -295,7 +288,7 @@ def test_what_the_page_says(results: Path, printed: tuple[Path, str]) -> None:
 def test_the_paper_beside_a_result_and_then_results_alone(tmp_path: Path) -> None:
     """The paper's tables are offered; a page made anew leaves no tables behind, but what others put."""
     one, out = written(tmp_path / "one", [a_result("a", "mine", [0.5], "classifier")]), tmp_path / "page"
-    page = Page(report(one, out)[0])
+    page, _ = report(one, out)
     assert "The paper’s results" in page.text and "VTAB Version 2, 1000 examples" in page.text
     assert len(list((out / "tables").glob("vtab-*"))) == 3 * 2 * 3
     line = next(line for line in table(out / "tables/vtab-v1-summary.csv") if line["method"] == "VIVI-Ex(4)-Big")
@@ -303,7 +296,7 @@ def test_the_paper_beside_a_result_and_then_results_alone(tmp_path: Path) -> Non
     assert line["difference"] == "3.8"  # as in Table 1
     (out / "tables/mine.csv").write_text("1")
     results = written(tmp_path / "results", [a_result(name, "mine", [0.5], "knn") for name in ("a", "b")])
-    page = Page(report(results, out, paper=False)[0])
+    page, _ = report(results, out, paper=False)
     names = {path.name for path in (out / "tables").iterdir()}
     assert names == {
         f"knn-v1-{kind}.{suffix}" for kind in ("summary", "tasks") for suffix in ("csv", "md", "tex")
@@ -387,10 +380,10 @@ def test_in_a_browser(page: Path, tmp_path: Path) -> None:
     """On a phone and a large screen nothing sticks out, and the switch shows and hides the paper's rows."""
     shutil.copytree(page.parent, tmp_path / "page")
     reports = in_frames(tmp_path / "page", page.read_text(), PROBE, (390, 1600))
-    assert sorted(report["width"] for report in reports) == [390, 1600]
-    for report in reports:
-        assert report["problems"] == [] and report["broken"] == 0
-        assert report["overflow"] == 0 and report["overflowAfter"] == 0
-        assert report["before"] == 0 and report["again"] == 0
-        assert report["after"] == 2 * (27 + 1) and report["inTable"] == 2
-        assert report["sticks"] and (report["scrolls"] or report["width"] > 390)
+    assert sorted(found["width"] for found in reports) == [390, 1600]
+    for found in reports:
+        assert found["problems"] == [] and found["broken"] == 0
+        assert found["overflow"] == 0 and found["overflowAfter"] == 0
+        assert found["before"] == 0 and found["again"] == 0
+        assert found["after"] == 2 * (27 + 1) and found["inTable"] == 2
+        assert found["sticks"] and (found["scrolls"] or found["width"] > 390)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from some_results import HOSTILE, a_result
-from test_inspect import Page
+from some_results import HOSTILE, a_result, report, table
 
 from vivi.evaluate.results import Result, read_result, read_results, write_result
-from vivi.report.options import ReportOptions
-from vivi.report.page import write_report
 from vivi.runtime.errors import UserError
 
 
@@ -49,13 +43,6 @@ def test_results_of_before_are_read_and_impossible_ones_are_not(tmp_path: Path) 
             read_result(path)
 
 
-def report(results: Path, out: Path, **options: Any) -> tuple[Page, str]:
-    console = Console(file=io.StringIO(), width=1000)
-    index = write_report(results, out, ReportOptions(**options), console)
-    assert isinstance(console.file, io.StringIO)
-    return Page(index), console.file.getvalue()
-
-
 def test_classifiers_have_a_table_in_the_report(tmp_path: Path) -> None:
     results, out = tmp_path / "results", tmp_path / "page"
     for result in (
@@ -70,8 +57,7 @@ def test_classifiers_have_a_table_in_the_report(tmp_path: Path) -> None:
     assert HOSTILE in page.text and page.tags.count("script") == 1 and "There are no results" not in page.text
     section = page.html[page.html.index('id="classifiers"') : page.html.index('id="paper"')]
     assert section.count('<td class="best">61.2</td>') == 1 and section.count('class="best"') == 2
-    with open(out / "tables/classifiers.csv", newline="") as file:
-        lines = list(csv.DictReader(file))
+    lines = table(out / "tables/classifiers.csv")
     assert [(line["method"], line["test_set"], line["top1"], line["top5"]) for line in lines] == [
         (HOSTILE, "ImageNet", "61.2345", "83.85"),
         ("low", "ImageNet", "56.36", "80.42"),

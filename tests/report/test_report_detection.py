@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from some_results import HOSTILE, a_detection_result, a_robust_result
-from test_inspect import Page
-from test_report_robust import a_picture, report, table
+from browser import Page
+from some_results import HOSTILE, a_detection_result, a_picture, a_robust_result, report, table
 
 from vivi.evaluate.detection.result import DetectionResult
 from vivi.evaluate.results import write_result
-from vivi.report.tables import markdown_escaped
+from vivi.report.table import markdown_escaped
 
 
 def some_detections() -> list[DetectionResult]:

@@ -20,8 +20,8 @@ from rich.console import Console
 from vivi.prepare.corpus import SHOT_SCHEMA, VIDEO_SCHEMA, Corpus, shard_path
 from vivi.prepare.piece import PrepareSettings
 from vivi.prepare.prepare import PrepareExecution, prepare
-from vivi.report.inspect.page import write_page
-from vivi.report.inspect.verify import Verified, verify
+from vivi.report.inspect import write_page
+from vivi.report.verify import Verified, verify
 from vivi.runtime.errors import UserError
 
 Row = dict[str, Any]
@@ -258,8 +258,8 @@ def test_a_table_that_cannot_be_right_gets_one_line_and_what_it_says_to_do_mends
 
 
 def test_much_damage_is_shown_in_brief_and_listed_whole(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivi.report.inspect.verify._SHOWN", 3)
-    monkeypatch.setattr("vivi.report.inspect.verify._NAMED", 1)
+    monkeypatch.setattr("vivi.report.verify._SHOWN", 3)
+    monkeypatch.setattr("vivi.report.verify._NAMED", 1)
     for video in videos(copy):
         alter_frame(copy, video, 0, 0)
         alter_frame(copy, video, 0, 1)

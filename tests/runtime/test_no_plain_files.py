@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from vivi.data.image_lists import read_list, read_names
-from vivi.evaluate.detection.annotations import read_content
+from vivi.evaluate.detection.sets import read_annotations
+from vivi.evaluate.metadata import read_json
 from vivi.evaluate.models import read_weights
 from vivi.evaluate.results import read_all
 from vivi.evaluate.tasks import lists
-from vivi.evaluate.vid_robust.files import read_json
 from vivi.model.encoder import build_encoder
 from vivi.model.files import Classifier, read_classifier, read_encoder, write_classifier, write_encoder
 from vivi.recipes import Encoder
@@ -47,11 +47,11 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "npz": ("w.npz", read_weights),
     "pickle": ("w.pth", read_weights),
     "task list": ("test.txt", lists.read_list),
-    "robust": ("pmsets.json", read_json),
+    "robust": ("pmsets.json", lambda path: read_json(path, dict)),
     "images": ("images.txt", read_list),
     "images csv": ("images.csv", read_list),
     "names": ("names.json", read_names),
-    "coco": ("instances.json", read_content),
+    "coco": ("instances.json", read_annotations),
     "metrics": ("metrics.jsonl", lambda path: read_metrics(path.parent)),
 }
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vivi.data.loader import MicroBatch
-from vivi.data.prefetch import StepInput
+from vivi.data.loader import MicroBatch, StepInput
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipes import Augment, Batch, Encoder, Exemplar, Images, Loss, Optimiser, Recipe
 from vivi.runtime.distributed import World

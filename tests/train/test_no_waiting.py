@@ -20,8 +20,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vivi.data.loader import MicroBatch
-from vivi.data.prefetch import StepInput
+from vivi.data.loader import MicroBatch, StepInput
 from vivi.model.vivi import build_model
 from vivi.recipes import Recipe
 from vivi.runtime.distributed import World

@@ -64,7 +64,9 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # other tests run beside it, and spinning threads crawl
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert train(corpus, whole, "--steps", 30, *OFTEN).returncode == 0
-    moments = random.Random(time.time_ns())
+    seed = time.time_ns()
+    print(f"seed {seed}")  # pytest shows it if the test fails
+    moments = random.Random(seed)
     for threads in (1, 3, 4):
         # While it starts, writes, or takes one of the next few steps.
         moment, seconds = moments.randint(1, 15), moments.uniform(0, 0.1)

@@ -87,7 +87,9 @@ def test_a_co_trained_run_killed_at_random_moments_ends_with_the_same_bits(
 ) -> None:
     flags = ("--corpus", corpus, "--images", photos, *LABELLED, "--steps", 12, *OFTEN)
     out = tmp_path / "run"
-    moments = random.Random(time.time_ns())
+    seed = time.time_ns()
+    print(f"seed {seed}")  # pytest shows it if the test fails
+    moments = random.Random(seed)
     for threads in (1, 3):
         command = words("vivi-ex4-co100-tiny", out, *flags, "--threads", threads)
         running = start_signalled(signal.SIGKILL, out / "*", moments.randint(1, 15), *command)

@@ -55,8 +55,8 @@ class Inspect:
     """First read every frame and check that it is as it was written; what is damaged is listed in OUT/damaged.csv."""
 
     def run(self, console: Console) -> None:
-        from vivi.report.inspect.page import write_page
-        from vivi.report.inspect.verify import verify
+        from vivi.report.inspect import write_page
+        from vivi.report.verify import verify
 
         verified = verify(self.corpus, self.out, console) if self.verify else None
         if verified is None or not verified.unreadable:

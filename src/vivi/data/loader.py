@@ -1,16 +1,18 @@
-"""From a source to micro-batches on the device: plan → read → decode → upload → augment.
+"""From sources to the micro-batches of each step, on the device: plan → read → decode → upload → augment.
 
-Threads read and decode ahead, some videos at a time: decoding releases Python's lock. What a micro-batch holds
-depends on its plan alone, not on threads or on how far ahead they are.
+Threads read and decode ahead, some videos at a time: decoding releases Python's lock. On a GPU another thread uploads
+and augments on a CUDA stream of its own, while the step before is computed: neither the host nor the device waits for
+the other. What a micro-batch holds depends on its plan alone, not on threads or on how far ahead they are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
+from typing import Self
 
 import numpy as np
 import torch
@@ -21,7 +23,9 @@ from vivi.data.augment.uniforms import UNIFORMS
 from vivi.data.packed import PackedImages, on_device, upload
 from vivi.data.plan import Plan
 from vivi.data.sources import Decoded, Source
-from vivi.runtime.read_ahead import map_ahead
+from vivi.runtime.read_ahead import in_background, map_ahead
+
+_SHARE = 0.05  # of the device's memory, for what is made ahead
 
 
 @dataclass(frozen=True)
@@ -105,3 +109,77 @@ class Loader:
         """(videos, ...) -> (cores, videos of a core, ...) on the device."""
         uploaded = upload(torch.from_numpy(values), self.device)
         return uploaded.view(self.cores_per_micro_batch, -1, *uploaded.shape[1:])
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """What a step sees. Both iterators are to be used up, the videos first."""
+
+    number: int
+    videos: Iterator[MicroBatch]  # or images in their place
+    images: Iterator[MicroBatch]  # labelled
+
+
+class Prefetch:
+    """The steps of a run: on a GPU their micro-batches are made ahead, elsewhere when they are asked for. Use it as a
+    context manager: the threads end with it."""
+
+    def __init__(
+        self, videos: Loader | None, images: Loader | None, steps: range, device: torch.device, bytes_each: int
+    ) -> None:
+        """`bytes_each` is the size of a micro-batch."""
+        self.videos, self.images, self.steps, self.device = videos, images, steps, device
+        self.counts = [loader.micro_batches_per_step if loader else 0 for loader in (videos, images)]
+        self.ahead = 0  # micro-batches that are made ahead: those of a step, if they do not take too much memory
+        self.waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
+        """Where it is a list, events before and after every wait of the device for a micro-batch are added to it."""
+        self._micro_batches = self._in_order()
+        if device.type == "cuda":
+            room = int(_SHARE * torch.cuda.get_device_properties(device).total_memory / bytes_each)
+            self.ahead = max(2, min(sum(self.counts), room))
+            self._micro_batches = self._made_ahead()
+
+    def __iter__(self) -> Iterator[StepInput]:
+        for number in self.steps:
+            yield StepInput(number, *(islice(self._micro_batches, count) for count in self.counts))
+
+    def _in_order(self) -> Generator[MicroBatch, None, None]:
+        """The micro-batches of videos and of labelled images of the first step, of the second, and so on."""
+        with ExitStack() as stack:
+            loaders = [loader for loader in (self.videos, self.images) if loader]
+            loading = [stack.enter_context(closing(loader.load(self.steps))) for loader in loaders]
+            for _ in self.steps:
+                for loader, micro_batches in zip(loaders, loading, strict=True):
+                    yield from islice(micro_batches, loader.micro_batches_per_step)
+
+    def _made_ahead(self) -> Generator[MicroBatch, None, None]:
+        """The same, made in a thread on a CUDA stream of its own."""
+        stream = torch.cuda.current_stream(self.device)
+
+        def now() -> torch.cuda.Event | None:
+            return stream.record_event(torch.cuda.Event(enable_timing=True)) if self.waits is not None else None
+
+        with closing(in_background(self._with_events(), self.ahead)) as made:
+            before = now()
+            for micro_batch, ready in made:
+                stream.wait_event(ready)
+                for tensor in micro_batch.tensors():
+                    tensor.record_stream(stream)
+                after = now()
+                if self.waits is not None and before is not None and after is not None:
+                    self.waits.append((before, after))
+                yield micro_batch
+                before = now()
+
+    def _with_events(self) -> Generator[tuple[MicroBatch, torch.cuda.Event], None, None]:
+        """The micro-batches, and when each is ready."""
+        stream = torch.cuda.Stream(self.device, priority=-1)
+        with torch.cuda.device(self.device), torch.cuda.stream(stream):
+            for micro_batch in self._in_order():
+                yield micro_batch, stream.record_event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._micro_batches.close()

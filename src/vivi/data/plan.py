@@ -8,6 +8,7 @@ plans the whole batch and takes its cores from it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import lru_cache
@@ -35,6 +36,11 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.video)
+
+    def frames(self) -> Iterator[tuple[int, int, int]]:
+        """The video, shot and number of each of the V · K · L frames."""
+        parts = self.video[:, None, None], self.shot[:, :, None], self.frame
+        return zip(*(np.broadcast_to(part, self.frame.shape).reshape(-1).tolist() for part in parts), strict=True)
 
     def __getitem__(self, videos: slice) -> Plan:
         return Plan(*(getattr(self, field.name)[videos] for field in fields(Plan)))
@@ -92,11 +98,11 @@ def plan_videos(index: Index, eligible: NDArray[np.int64], batch: Batch, seed: i
     generator = _generator(seed, step, Purpose.PLACE)
     if batch.source == "shot":
         shot, frame = _consecutive_frames(index, video, batch, generator)
-    elif batch.resample:
+    else:  # one frame of each video, L times
         counts = index.first_frame[video + 1] - index.first_frame[video]
-        shot, frame = _repeated_frame(index, video, _below(generator, counts), batch.frames)
-    else:
-        shot, frame = _repeated_frame(index, video, fixed_frames(index, video, seed), batch.frames)
+        number = _below(generator, counts) if batch.resample else fixed_frames(index, video, seed)
+        its_shot, its_number = shots_of_frames(index, video, number)
+        shot, frame = its_shot[:, None], np.repeat(its_number.astype(np.int32)[:, None, None], batch.frames, axis=2)
     return _with_uniforms(video, shot, frame, seed, step, Kind.FRAMES)
 
 
@@ -105,6 +111,20 @@ def plan_images(images: int, count: int, copies: int, seed: int, step: int, kind
     image = _in_epoch(images, count, seed, step, kind)
     shot, frame = np.zeros((count, 1), np.int64), np.zeros((count, 1, copies), np.int32)
     return _with_uniforms(image, shot, frame, seed, step, kind)
+
+
+def plan_all_frames(index: Index, videos: NDArray[np.int64], batch: Batch, seed: int) -> Plan:
+    """Every frame that any step may see of these videos, one in a row, without random numbers."""
+    if batch.source == "frame" and not batch.resample:
+        shot, frame = shots_of_frames(index, videos, fixed_frames(index, videos, seed))
+    else:
+        shots = index.first_shot[videos + 1] - index.first_shot[videos]
+        shot = consecutive(index.first_shot[videos], shots)
+        frames = index.frames[shot].astype(np.int64)  # of each shot
+        videos, frame = np.repeat(np.repeat(videos, shots), frames), consecutive(np.zeros_like(shot), frames)
+        shot = np.repeat(shot, frames)
+    nothing = np.zeros((len(videos), 0), np.float32)
+    return Plan(videos, shot[:, None], frame.astype(np.int32)[:, None, None], nothing, nothing)
 
 
 def _with_uniforms(
@@ -159,14 +179,6 @@ def fixed_frames(index: Index, video: NDArray[np.int64], seed: int) -> NDArray[n
     hashes = [int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") for name in names]
     counts = index.first_frame[video + 1] - index.first_frame[video]
     return (np.array(hashes, np.uint64) % counts.astype(np.uint64)).astype(np.int64)
-
-
-def _repeated_frame(
-    index: Index, video: NDArray[np.int64], number: NDArray[np.int64], copies: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """One frame of each video, given by its number in the video, so many times: (V, 1), (V, 1, L)."""
-    shot, frame = shots_of_frames(index, video, number)
-    return shot[:, None], np.broadcast_to(frame[:, None, None], (len(video), 1, copies)).astype(np.int32)
 
 
 def shots_of_frames(

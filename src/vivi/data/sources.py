@@ -6,8 +6,10 @@ What stands in for it depends on the data alone, not on what else a batch wants.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +19,7 @@ from vivi.data.decode import decode_frame, read_image
 from vivi.data.images import LabelledImages
 from vivi.data.index import Index, read_frames
 from vivi.data.packed import Image, PackedImages, pack
-from vivi.data.plan import Kind, Plan, eligible_videos, plan_images, plan_videos
+from vivi.data.plan import Kind, Plan, eligible_videos, plan_all_frames, plan_images, plan_videos
 from vivi.recipes import Batch, Recipe
 from vivi.runtime.errors import UserError, first_line
 
@@ -25,6 +27,7 @@ GREY: Image = np.full((32, 32, 3), 128, np.uint8)
 """Stands for a frame whose shot has none that can be decoded."""
 # Enough that Python's share is small, few enough that all threads have some.
 _FRAMES_PER_READ, _IMAGES_PER_READ = 64, 16
+_VIDEOS_PER_PLAN = 256  # of all frames: those of all videos at once would take gigabytes
 
 
 @dataclass(frozen=True)
@@ -61,16 +64,30 @@ class CorpusSource:
     def plan(self, step: int) -> Plan:
         return plan_videos(self.index, self.eligible, self.batch, self.seed, step)
 
+    def frame_counts(self) -> NDArray[np.int64]:
+        """Of each eligible video, how many different frames the steps may see."""
+        if self.batch.source == "frame" and not self.batch.resample:
+            return np.ones(len(self.eligible), np.int64)
+        return self.index.first_frame[self.eligible + 1] - self.index.first_frame[self.eligible]
+
+    def plans_of_all_frames(self) -> Iterator[Plan]:
+        """Every frame that the steps may see, once, as many in a plan as are best read in one go."""
+        for first in range(0, len(self.eligible), _VIDEOS_PER_PLAN):
+            videos = self.eligible[first : first + _VIDEOS_PER_PLAN]
+            plan = plan_all_frames(self.index, videos, self.batch, self.seed)
+            yield from (plan[start : start + _FRAMES_PER_READ] for start in range(0, len(plan), _FRAMES_PER_READ))
+
     def read(self, plan: Plan, pin: bool = False) -> Decoded:
         """Each frame is decoded once, however often it is wanted."""
         images: list[Image] = []
         which: list[int] = []
         damaged: list[str] = []
-        for video, shots, frames in zip(plan.video.tolist(), plan.shot.tolist(), plan.frame.tolist(), strict=True):
-            for shot, numbers in zip(shots, frames, strict=True):
-                wanted = sorted(set(numbers))
-                which += [len(images) + wanted.index(number) for number in numbers]
-                images += self.read_shot(video, shot, wanted, damaged)
+        for (video, shot), rows in groupby(plan.frames(), key=lambda row: row[:2]):
+            numbers = [number for _, _, number in rows]
+            wanted = sorted(set(numbers))
+            places = {number: place for place, number in enumerate(wanted, start=len(images))}
+            which += [places[number] for number in numbers]
+            images += self.read_shot(video, shot, wanted, damaged)
         return Decoded(plan, pack(images, pin)[np.array(which)], tuple(damaged))
 
     def read_shot(self, video: int, shot: int, numbers: Sequence[int], damaged: list[str]) -> list[Image]:
@@ -89,20 +106,25 @@ class CorpusSource:
     def _nearest(self, video: int, shot: int, number: int) -> Image:
         """The decodable frame of a shot that is nearest to a damaged one, of two the earlier, or grey."""
         others = sorted(range(int(self.index.frames[shot])), key=lambda other: (abs(other - number), other))[1:]
-        for other in others:
-            try:
-                return decode_frame(read_frames(self.index, video, shot, [other])[0])
-            except ValueError:
-                continue
-        return GREY
+        nearest = _first_readable(lambda other: decode_frame(*read_frames(self.index, video, shot, [other])), others)
+        return GREY if nearest is None else nearest
 
 
 class ImageSource:
-    """`count` images a step, each augmented `copies` times."""
+    """The images that a recipe's steps see, each augmented several times: the labelled ones, or those that take the
+    place of videos, whose labels are not used."""
 
-    def __init__(self, images: LabelledImages, count: int, copies: int, seed: int, kind: Kind) -> None:
-        self.images, self.copies, self.seed, self.kind = images, copies, seed, kind
-        self.videos, self.videos_per_read = count, _IMAGES_PER_READ
+    def __init__(self, images: LabelledImages, recipe: Recipe, kind: Kind) -> None:
+        flag, self.videos, self.copies = "--batch.videos", recipe.batch.videos, recipe.batch.frames
+        if kind == Kind.LABELLED:
+            flag, self.videos, self.copies = "--images.count", recipe.images.count, recipe.images.copies
+        if len(images) < self.videos:
+            raise UserError(
+                f"{flag} is {self.videos}, but {len(images)} images of {images.source} are used; lower it to "
+                f"{len(images)} at most (a multiple of --batch.cores), or give more images"
+            )
+        self.images, self.seed, self.kind = images, recipe.seed, kind
+        self.videos_per_read = _IMAGES_PER_READ
         self.labels = images.labels if kind == Kind.LABELLED else None
 
     def plan(self, step: int) -> Plan:
@@ -127,33 +149,18 @@ class ImageSource:
         """The next readable image of the same class, after the last the first."""
         labels = self.images.labels
         same = np.flatnonzero(labels == labels[number])
-        for other in np.roll(same, -int(np.searchsorted(same, number)))[1:].tolist():
-            try:
-                return read_image(self.images.path(other))
-            except (OSError, ValueError):
-                continue
-        name = self.images.classes[labels[number]]
-        raise UserError(
-            f"no image of class {name!r} in {self.images.source} can be read, {self.images.names[number]!r} for one; "
-            "replace them, or remove the class"
-        )
+        others = np.roll(same, -int(np.searchsorted(same, number)))[1:].tolist()
+        image = _first_readable(lambda other: read_image(self.images.path(other)), others)
+        if image is None:
+            raise UserError(
+                f"no image of class {self.images.classes[labels[number]]!r} in {self.images.source} can be read, "
+                f"{self.images.names[number]!r} for one; replace them, or remove the class"
+            )
+        return image
 
 
-def unlabelled_images(images: LabelledImages, recipe: Recipe) -> ImageSource:
-    """The images that take the place of videos; their labels are not used."""
-    _check_enough(images, "--batch.videos", recipe.batch.videos)
-    return ImageSource(images, recipe.batch.videos, recipe.batch.frames, recipe.seed, Kind.FRAMES)
-
-
-def labelled_images(images: LabelledImages, recipe: Recipe) -> ImageSource:
-    """The labelled images of a recipe."""
-    _check_enough(images, "--images.count", recipe.images.count)
-    return ImageSource(images, recipe.images.count, recipe.images.copies, recipe.seed, Kind.LABELLED)
-
-
-def _check_enough(images: LabelledImages, flag: str, count: int) -> None:
-    if len(images) < count:
-        raise UserError(
-            f"{flag} is {count}, but {len(images)} images of {images.source} are used; lower it to {len(images)} at "
-            "most (a multiple of --batch.cores), or give more images"
-        )
+def _first_readable(read: Callable[[int], Image], numbers: Iterable[int]) -> Image | None:
+    for number in numbers:
+        with suppress(OSError, ValueError):
+            return read(number)
+    return None

@@ -129,12 +129,13 @@ def bokeh(shape: tuple[int, int], unit: float, random: Random) -> Field:
     first, _, which = nearest_points(shape, unit, random)
     radius, tone = random.uniform(0.15, 0.5, which.max() + 1), random.uniform(0.3, 1.0, which.max() + 1)
     inside = np.clip((radius[which] - first) * 8, 0, 1)  # with a soft edge
-    return 0.15 * noise(shape, (4 * unit, 4 * unit), random, octaves=1) * (1 - inside) + tone[which] * inside
+    field: Field = 0.15 * noise(shape, (4 * unit, 4 * unit), random, octaves=1) * (1 - inside) + tone[which] * inside
+    return field
 
 
 def hills(shape: tuple[int, int], unit: float, random: Random) -> Field:
     _, y = grid(shape, unit)
-    field = y / y.max() / 2
+    field: Field = y / y.max() / 2
     for top in np.arange(0.5, y.max(), random.uniform(0.9, 1.4)):
         edge = top - 1.6 * noise((2, shape[1]), (unit, random.uniform(2, 5) * unit), random)[0]
         field = np.where(y > edge, random.random() + (y - edge) / 12, field)

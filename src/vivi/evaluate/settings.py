@@ -22,7 +22,7 @@ class Subject:
     """A run, an encoder.safetensors, timm:NAME (pretrained, or with --weights), untrained:NAME (a timm model or a
     recipe), ms:FILE, mt-ssl:FILE or ti:FILE."""
     data: Path
-    """A folder of tasks in VTAB-1k layout, or of original data sets, or both."""
+    """A folder of tasks in VTAB-1k layout, of folders prepared by TensorFlow Datasets, or of original data sets."""
     out: Path = Path("results")
     """Folder for the results."""
     tasks: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Sweep:
 
     protocol: Protocol = "v2"
     """v2: 800 images to tune on, 200 to choose by, then the 1000; v1: 1000 and the whole validation set, then 1000 of
-    both; full: all images. v1 and full need the original data."""
+    both; full: all images. v1 and full need TFDS folders or the original data."""
     quick: bool = False
     """A twentieth of the steps and a quarter of the batch, for small studies; the result says so."""
     learning_rates: tuple[float, ...] = ()

@@ -6,7 +6,6 @@ the tasks that both rows have, and only rows that have all tasks of a column com
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from functools import cached_property
 from vivi.evaluate.results import Benchmark, Protocol, Result
 from vivi.evaluate.tasks import GROUPS, VTAB, Group
 from vivi.report.paper import paper_rows, summary_rows
+from vivi.report.table import one_digit
 
 PAPER_BASELINE = "Ex-ImageNet"
 _ORDER = {task.name: place for place, task in enumerate(VTAB)}
@@ -27,7 +27,7 @@ _PROTOCOLS: tuple[Protocol, ...] = ("v1", "v2", "full")
 
 
 @dataclass(frozen=True)
-class Column:
+class BoardTask:
     """A task on a board."""
 
     task: str
@@ -36,7 +36,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Accuracy:
     """A row's accuracy on a task: the median of its seeds, or what the paper prints (then there are no seeds)."""
 
     value: float
@@ -50,11 +50,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class Method:
     """An encoder, or a method of the paper."""
 
     name: str
-    cells: dict[str, Cell]
+    cells: dict[str, Accuracy]
     paper: bool = False
     printed: dict[str, float] = field(default_factory=dict)  # means that the paper prints, "all" and by group
 
@@ -84,7 +84,7 @@ class Difference:
 class Line:
     """A row of a board's summary."""
 
-    row: Row
+    method: Method
     mean: Mean | None
     difference: Difference | None
     groups: dict[Group, Mean | None]
@@ -97,10 +97,10 @@ class Board:
     benchmark: Benchmark
     protocol: Protocol
     quick: bool
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]  # ours: the baseline, then by mean
-    paper: tuple[Row, ...]  # in the paper's order
-    baseline: Row | None
+    columns: tuple[BoardTask, ...]
+    rows: tuple[Method, ...]  # ours: the baseline, then by mean
+    paper: tuple[Method, ...]  # in the paper's order
+    baseline: Method | None
     own_split: tuple[str, ...] = ()  # titles of VTAB's tasks that were measured on other images than VTAB's
     warnings: tuple[str, ...] = ()
 
@@ -133,12 +133,28 @@ class Board:
         return [cell.result for row in self.rows for cell in row.cells.values() if cell.result]
 
     @property
+    def has_several_seeds(self) -> bool:
+        return any(len(accuracy.seeds) > 1 for row in self.rows for accuracy in row.cells.values())
+
+    @property
+    def chance(self) -> float:
+        """The mean that guessing gives."""
+        classes = {result.task: result.classes for result in self.results if result.task in self.counted}
+        return 100 * sum(1 / count for count in classes.values()) / len(classes)
+
+    @property
+    def standard_error(self) -> float:
+        """How far the number of test images alone makes an accuracy uncertain, at most."""
+        shares = [(result.score.median, count) for result in self.results if (count := result.images.get("test"))]
+        return max((100 * (share * (1 - share) / count) ** 0.5 for share, count in shares), default=0.0)
+
+    @property
     def label(self) -> str:
         """Its title where there is no room for more."""
         return self.title + (", quick" if self.quick else "")
 
     @property
-    def shown(self) -> tuple[Row, ...]:
+    def shown(self) -> tuple[Method, ...]:
         """The rows that the board is about: ours, or the paper's where there are none."""
         return self.rows or self.paper
 
@@ -170,11 +186,11 @@ class Board:
         """Whether all its rows have the same tasks."""
         return all(len(row.cells) == len(self.columns) for row in self.rows)
 
-    def find(self, name: str) -> Row | None:
+    def find(self, name: str) -> Method | None:
         return next((row for row in (*self.rows, *self.paper) if row.name == name), None)
 
 
-def mean(row: Row, tasks: Sequence[str]) -> Mean | None:
+def mean(row: Method, tasks: Sequence[str]) -> Mean | None:
     """The mean over those of the tasks that the row has; None if it has none."""
     cells = [row.cells[task] for task in row.tasks(tasks)]
     if not cells:
@@ -188,7 +204,7 @@ def mean(row: Row, tasks: Sequence[str]) -> Mean | None:
     return Mean(value, len(cells), min(by_seed), max(by_seed))
 
 
-def difference(row: Row, other: Row, tasks: Sequence[str]) -> Difference | None:
+def difference(row: Method, other: Method, tasks: Sequence[str]) -> Difference | None:
     """How much better a row is than another, over the tasks that both have."""
     both = [task for task in row.tasks(tasks) if task in other.cells]
     if not both:
@@ -197,18 +213,13 @@ def difference(row: Row, other: Row, tasks: Sequence[str]) -> Difference | None:
     return Difference(first.value - second.value, len(both)) if first and second else None
 
 
-def best(rows: Sequence[Row], tasks: Sequence[str]) -> frozenset[str]:
+def best(rows: Sequence[Method], tasks: Sequence[str]) -> frozenset[str]:
     """The names of the rows with the highest mean, as printed, among those that have all of the tasks."""
     means = {row.name: mean(row, tasks) for row in rows if tasks and len(row.tasks(tasks)) == len(tasks)}
     printed = {name: one_digit(found.value) for name, found in means.items() if found}
     if len(printed) < 2:
         return frozenset()
     return frozenset(name for name, value in printed.items() if value == max(printed.values()))
-
-
-def one_digit(value: float) -> float:
-    """As it is printed, and compared; halves go up, although no float is exactly 80.95."""
-    return round(value + math.copysign(1e-9, value), 1)
 
 
 def summary(board: Board) -> list[Line]:
@@ -224,7 +235,7 @@ def summary(board: Board) -> list[Line]:
     ]
 
 
-def leader(board: Board, with_baseline: bool = False) -> Row | None:
+def leader(board: Board, with_baseline: bool = False) -> Method | None:
     """The best of the comparable rows over the tasks that they share; the baseline only if asked for, or alone."""
     rows = comparable(board.shown, board.counted)
     tasks = shared_tasks(rows, board.counted)
@@ -234,7 +245,7 @@ def leader(board: Board, with_baseline: bool = False) -> Row | None:
     return max(means, key=lambda pair: pair[0])[1] if means else None
 
 
-def comparable(rows: Sequence[Row], tasks: Sequence[str]) -> list[Row]:
+def comparable(rows: Sequence[Method], tasks: Sequence[str]) -> list[Method]:
     """The rows to compare over the tasks they share: as many rows times as many tasks as can be.
 
     So an encoder of which a single task is measured yet does not reduce a comparison to this one.
@@ -246,7 +257,7 @@ def comparable(rows: Sequence[Row], tasks: Sequence[str]) -> list[Row]:
     return [row for row in rows if row.name in names]
 
 
-def shared_tasks(rows: Sequence[Row], tasks: Sequence[str]) -> list[str]:
+def shared_tasks(rows: Sequence[Method], tasks: Sequence[str]) -> list[str]:
     return [task for task in tasks if all(task in row.cells for row in rows)]
 
 
@@ -287,11 +298,11 @@ def _board(
 ) -> Board:
     benchmark, protocol, quick = kind
     columns = _columns(results)
-    cells: dict[str, dict[str, Cell]] = defaultdict(dict)
+    cells: dict[str, dict[str, Accuracy]] = defaultdict(dict)
     for result in results:
         seeds = tuple(100 * accuracy for accuracy in result.score.accuracies)
-        cells[result.encoder][result.task] = Cell(100 * result.score.median, seeds, result)
-    rows = [Row(name, cells[name]) for name in sorted(cells)]
+        cells[result.encoder][result.task] = Accuracy(100 * result.score.median, seeds, result)
+    rows = [Method(name, cells[name]) for name in sorted(cells)]
     known = any(column.task in _DEFINED and column.group != "own" for column in columns)
     paper = paper and known and benchmark == "vtab" and not quick
     dealt = {result.task for result in results if result.split == "own split"}
@@ -311,21 +322,21 @@ def _board(
     return replace(board, rows=tuple(order), baseline=first)
 
 
-def _columns(results: Sequence[Result]) -> tuple[Column, ...]:
+def _columns(results: Sequence[Result]) -> tuple[BoardTask, ...]:
     """The tasks of some results, VTAB's in the paper's order, then others; of no results, all of VTAB's."""
     if not results:
-        return tuple(Column(task.name, task.title, task.group) for task in VTAB)
-    found: dict[str, Column] = {}
+        return tuple(BoardTask(task.name, task.title, task.group) for task in VTAB)
+    found: dict[str, BoardTask] = {}
     for result in results:
         known = _DEFINED.get(result.task) if result.group != "own" else None
         title, group = (known.title, known.group) if known else (result.title, result.group)
-        found.setdefault(result.task, Column(result.task, title, group))
+        found.setdefault(result.task, BoardTask(result.task, title, group))
     return tuple(
         sorted(found.values(), key=lambda c: (GROUPS.index(c.group), _ORDER.get(c.task, len(VTAB)), c.title, c.task))
     )
 
 
-def _paper(protocol: Protocol, columns: Sequence[Column], encoders: set[str]) -> Iterable[Row]:
+def _paper(protocol: Protocol, columns: Sequence[BoardTask], encoders: set[str]) -> Iterable[Method]:
     """The paper's rows on a board's tasks; one called like an encoder of ours says whose it is."""
     tasks = [column.task for column in columns if column.task in _DEFINED and column.group != "own"]
     summaries = {"v1": summary_rows("table1"), "v2": summary_rows("groups_v2")}
@@ -333,16 +344,16 @@ def _paper(protocol: Protocol, columns: Sequence[Column], encoders: set[str]) ->
     for row in paper_rows(protocol):
         printed = {"all": row.printed_mean, **groups.get(row.method, {})}
         name = f"{row.method} (paper)" if row.method in encoders else row.method
-        yield Row(name, {task: Cell(row.accuracies[task]) for task in tasks}, True, printed)
+        yield Method(name, {task: Accuracy(row.accuracies[task]) for task in tasks}, True, printed)
 
 
-def _default_baseline(board: Board) -> Row | None:
+def _default_baseline(board: Board) -> Method | None:
     if not board.rows:
         return board.find(PAPER_BASELINE)
     return min(board.rows, key=lambda row: (not row.name.lower().startswith("untrained"), row.name))
 
 
-def _warnings(results: Sequence[Result], columns: Sequence[Column]) -> Iterable[str]:
+def _warnings(results: Sequence[Result], columns: Sequence[BoardTask]) -> Iterable[str]:
     """What makes numbers of one board incomparable after all."""
     for column in columns:
         here = [result for result in results if result.task == column.task]

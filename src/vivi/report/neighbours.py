@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,15 +25,6 @@ _GAP, _FRAME, _HEAD = 10, 4, 30
 _HIT, _PAPER, _INK = (11, 138, 90), (255, 255, 255), (90, 97, 112)
 
 
-@dataclass(frozen=True)
-class NeighbourSheet:
-    """A picture of nearest neighbours, for the page."""
-
-    title: str
-    picture: Path
-    caption: str
-
-
 def draw_neighbours(
     model_backbone: nn.Module,
     size: int,
@@ -42,12 +32,12 @@ def draw_neighbours(
     std: Sequence[float],
     corpus: Path,
     path: Path,
-    title: str,
     queries: int = 6,
     nearest: int = 5,
     seed: int = 0,
-) -> NeighbourSheet:
-    """Writes a PNG: in each row a frame, and the frames of other shots that the encoder puts nearest to it.
+) -> str:
+    """Writes a PNG: in each row a frame, and the frames of other shots that the encoder puts nearest to it. Returns
+    what it shows in words.
 
     The frames are the middle ones of shots of held-out videos; of each query, its own shot is left out, so that what
     is found is no copy. Frames of the query's own video are framed green.
@@ -72,12 +62,11 @@ def draw_neighbours(
     hits = own_video[torch.tensor(chosen)[:, None], found]
     write_atomically(path, _draw(images, chosen, found.tolist(), values.tolist(), hits.tolist()), sync=False)
     right, chance = int(hits.sum()), float(((own_video & ~own_shot).sum(1) / (~own_shot).sum(1))[chosen].mean())
-    caption = (
+    return (
         f"{len(chosen)} of {len(images)} frames from {len(videos.unique())} {which} videos, and the {nearest} frames "
         f"of other shots that lie nearest to each, by cosine. Green: a frame of the same video; {right} of "
         f"{hits.numel()} are, by chance it would be {chance * hits.numel():.1f}."
     )
-    return NeighbourSheet(title, path, caption)
 
 
 def _frames(corpus: Path) -> tuple[list[Tensor], Tensor, Tensor, str]:

@@ -1,114 +1,109 @@
 """vivi report: results as one page and as files, to be opened from the disk without a server or a network.
 
-    results/*.json ──▶ boards and sections ──▶ out/tables/, out/figures/, out/pictures/ ──▶ out/index.html
+    results/*.json ──▶ sections ──▶ out/tables/, out/figures/, out/pictures/ ──▶ out/index.html
     the paper's CSVs ──┘      runs, a corpus, encoders ──▶ out/runs/, out/frames/, out/neighbours/
 
-index.html is replaced last and in one step; then the files of boards that are no more are removed.
+index.html is replaced last and in one step; then the files of sections that are no more are removed.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 from rich.console import Console
 
 from vivi.evaluate.detection.result import DetectionResult
-from vivi.evaluate.results import AnyResult, Result, plain, read_all
+from vivi.evaluate.results import Result, plain, read_all
+from vivi.evaluate.tasks import VTAB
 from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.prepare.corpus import Corpus
-from vivi.report import detection, robust
-from vivi.report.board_html import BoardView
-from vivi.report.boards import Board, Row, leader, make_boards
-from vivi.report.classifiers import pick_classifiers, write_classifiers
-from vivi.report.figures import draw_differences, draw_groups
-from vivi.report.folders import check_free, unwritable_named
-from vivi.report.html import Content, ShownRun, render
-from vivi.report.inspect.content import Strip, choose_videos, film_strip
-from vivi.report.inspect.page import damaged_shards_named, remove_stale_thumbnails
-from vivi.report.neighbours import NeighbourSheet, draw_neighbours
+from vivi.report.boards import Board, comparable, difference, leader, make_boards, mean, shared_tasks
+from vivi.report.classifiers import classifiers_section, pick_classifiers
+from vivi.report.detection import detection_section, pick_detection
+from vivi.report.neighbours import draw_neighbours
 from vivi.report.options import ReportOptions
 from vivi.report.paper import other_tables, paper_rows
-from vivi.report.sections import PICTURES, Copied, whole_png
-from vivi.report.tables import write_tables
+from vivi.report.robust import CURVES, percent, pick_robust, robust_section
+from vivi.report.sections import PICTURES, Picture, Section, whole_png
+from vivi.report.strips import Strip, remove_stale_thumbnails, write_strips
+from vivi.report.table import write_table
+from vivi.report.transfer import board_section
+from vivi.report.writing import check_free, unwritable_named, write_html
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import locked, write_atomically
 
 STRIPS = 4
-PAPER_COMPARE = ("VIVI-Ex(4)", "Ex-ImageNet")
-_PICTURES = {"curves.png": "Curves", "augmented.png": "Augmented frames"}
+_RUN_PICTURES = {"curves.png": "Curves", "augmented.png": "Augmented frames"}
 _OURS = re.compile(
     r"(vtab|knn|linear)-(v1|v2|full)(-quick)?-(summary|tasks|groups|differences)(-dark)?\.\w+"
-    r"|(classifiers|robust|robust-curves|detection)\.(csv|md|tex)|robust-\d+[-a-z0-9]*\.png"
+    r"|(classifiers|robust|robust-curves|detection)\.(csv|md|tex)|robust-\d+[-a-z0-9]*\.(png|svg)"
 )
 _COPIES = re.compile(r"(robust|detection)-\d+[-a-z0-9]*\.png")
-
-
-def write_report(results: Path, out: Path, options: ReportOptions, console: Console) -> Path:
-    """Writes the page of a folder of results into the folder `out` and returns its index.html."""
-    found, problems = read_all(results)
-    if not found:
-        why = f" (of {len(problems)} files the first: {problems[0]})" if problems else ""
-        raise UserError(f"there are no results in {results}{why}; give the --out of a vivi evaluate")
-    picked = _pick(found)
-    boards, doubles = make_boards(picked.transfers, options.paper, options.baseline)
-    problems += [*picked.doubles, *doubles]
-    _check(options, boards)
-    index = check_free(out, "vivi report")
-    with unwritable_named(out), locked(out, "vivi report"):
-        frames, no_sheets = robust.write_robust(picked.robust, results, out, options.paper)
-        boxes, no_boxes = detection.write_detection(picked.detection, results, out, options.paper)
-        runs, no_pictures = _runs(options.runs, out)
-        problems += [*no_sheets, *no_boxes, *no_pictures]
-        for problem in problems:
-            console.print(f"skipped: {problem}", soft_wrap=True, markup=False, highlight=False)
-        views = [_view(board, options, out) for board in boards]
-        elsewhere = ["vid_robust"] * bool(frames and frames.paper) + ["coco_ap"] * bool(boxes and boxes.paper)
-        corpus = Corpus(options.corpus) if options.corpus else None
-        strips = _strips(corpus, out / "frames") if corpus else []
-        content = Content(
-            results=results,
-            views=views,
-            classifiers=picked.classifiers,
-            classifier_files=write_classifiers(picked.classifiers, out / "tables") if picked.classifiers else (),
-            robust=frames,
-            detection=boxes,
-            problems=problems,
-            others=other_tables(without=elsewhere) if options.paper else (),
-            runs=runs,
-            corpus=options.corpus,
-            strips=strips,
-            digits=_digits(corpus) if corpus else 0,
-            neighbours=_neighbours(options, out / "neighbours"),
-        )
-        write_atomically(index, render(content).encode("utf-8", "replace"))
-        _remove_stale(out, content)
-        remove_stale_thumbnails(out / "frames", strips)
-    return index
+_KINDS = {"vtab": "fine-tuning", "knn": "a kNN probe", "linear": "a linear probe"}
+_SHORT_KINDS = {"vtab": "VTAB", "knn": "kNN", "linear": "linear"}
 
 
 @dataclass(frozen=True)
 class Picked:
     """The results by the section they belong to, and a line for each that is there twice."""
 
-    transfers: list[Result]
+    boards: list[Board]
     classifiers: list[Result]
     robust: list[RobustResult]
     detection: list[DetectionResult]
-    doubles: list[str]
+    problems: list[str]
 
 
-def _pick(found: Sequence[AnyResult]) -> Picked:
-    accuracies = [result for result in found if isinstance(result, Result)]
-    classifiers, twice = pick_classifiers(accuracies)
-    frames, frames_twice = robust.pick_robust([result for result in found if isinstance(result, RobustResult)])
-    boxes, boxes_twice = detection.pick_detection([r for r in found if isinstance(r, DetectionResult)])
+def write_report(results: Path, out: Path, options: ReportOptions, console: Console) -> Path:
+    """Writes the page of a folder of results into the folder `out` and returns its index.html."""
+    picked = _pick(results, options)
+    _check(options, picked.boards)
+    index = check_free(out, "vivi report")
+    with unwritable_named(out), locked(out, "vivi report"):
+        sections, problems = _result_sections(picked, results, out, options)
+        more, strips, no_pictures = _other_sections(options, out)
+        problems = [*picked.problems, *problems, *no_pictures]
+        for problem in problems:
+            console.print(f"skipped: {problem}", soft_wrap=True, markup=False, highlight=False)
+        sections = [*sections, *more, *_papers_other_tables(sections, options)]
+        for section in _with_parts(sections):
+            for table in section.tables:
+                write_table(table, out / "tables")
+        write_html(
+            index,
+            "report.html",
+            name=results.resolve().name or str(results),
+            path=results.resolve(),
+            problems=problems,
+            sections=sections,
+            links=[(section.key, section.label or section.title) for section in sections],
+            has_strips=bool(strips),
+            **_headline(picked),
+        )
+        _remove_stale(out, sections)
+        remove_stale_thumbnails(out, strips)
+    return index
+
+
+def _pick(folder: Path, options: ReportOptions) -> Picked:
+    results, problems = read_all(folder)
+    if not results:
+        why = f" (of {len(problems)} files the first: {problems[0]})" if problems else ""
+        raise UserError(f"there are no results in {folder}{why}; give the --out of a vivi evaluate")
+    accuracies = [result for result in results if isinstance(result, Result)]
+    classifiers, classifiers_twice = pick_classifiers(accuracies)
+    robust, robust_twice = pick_robust([result for result in results if isinstance(result, RobustResult)])
+    detection, detection_twice = pick_detection([r for r in results if isinstance(r, DetectionResult)])
     transfers = [result for result in accuracies if result.benchmark != "classifier"]
-    return Picked(transfers, classifiers, frames, boxes, [*twice, *frames_twice, *boxes_twice])
+    boards, boards_twice = make_boards(transfers, options.paper, options.baseline)
+    problems += [*classifiers_twice, *robust_twice, *detection_twice, *boards_twice]
+    return Picked(boards, classifiers, robust, detection, problems)
 
 
 def _check(options: ReportOptions, boards: Sequence[Board]) -> None:
@@ -140,113 +135,162 @@ def _hint(name: str, names: set[str], paper: bool) -> str:
     return f"; did you mean '{likely[0]}'?" if likely else f"; there are {', '.join(sorted(names)[:8])}"
 
 
-def _view(board: Board, options: ReportOptions, out: Path) -> BoardView:
-    """Writes the files of a board."""
-    figures = out / "figures"
-    tables, groups = write_tables(board, out / "tables"), draw_groups(board, figures)
-    first, second = _compared(board, options)
-    if first and second:
-        chart = draw_differences(board, first, second, figures)
-        note = "" if chart else f"No chart of differences: {first.name} and {second.name} have no task in common."
-    else:
-        chart = None
-        note = (
-            "No chart of differences: not both of the rows to compare are on this board." if options.compare else ""
-        )
-    return BoardView(board, tables, groups, chart, note)
+# --- sections ---
 
 
-def _compared(board: Board, options: ReportOptions) -> tuple[Row | None, Row | None]:
-    """The two rows of the chart of differences."""
-    if options.compare:
-        return board.find(options.compare[0]), board.find(options.compare[1])
-    if not board.rows and not options.baseline:
-        return board.find(PAPER_COMPARE[0]), board.find(PAPER_COMPARE[1])
-    best = leader(board)
-    return (best, board.baseline) if best is not board.baseline else (None, None)
+def _result_sections(
+    picked: Picked, source: Path, out: Path, options: ReportOptions
+) -> tuple[list[Section], list[str]]:
+    """The sections of results, and a line for each picture that cannot be shown."""
+    sections, problems = [], []
+    boards = [board_section(board, options.compare, options.baseline, out) for board in picked.boards]
+    sections += [section for section, board in zip(boards, picked.boards, strict=True) if board.rows]
+    if picked.classifiers:
+        sections.append(classifiers_section(picked.classifiers))
+    if picked.robust:
+        section, no_pictures = robust_section(picked.robust, source, out, options.paper)
+        sections.append(section)
+        problems += no_pictures
+    if picked.detection:
+        section, no_pictures = detection_section(picked.detection, source, out, options.paper)
+        sections.append(section)
+        problems += no_pictures
+    paper_only = [section for section, board in zip(boards, picked.boards, strict=True) if not board.rows]
+    if paper_only:
+        sections.append(Section("paper", "The paper’s results", "folded.html", parts=tuple(paper_only)))
+    return sections, problems
 
 
-def _runs(runs: Sequence[Path], out: Path) -> tuple[list[ShownRun], list[str]]:
+def _other_sections(options: ReportOptions, out: Path) -> tuple[list[Section], list[Strip], list[str]]:
+    """Training curves, film strips and nearest neighbours, where they are asked for."""
+    sections: list[Section] = []
+    strips: list[Strip] = []
+    runs, problems = _copy_runs(options.runs, out)
+    if runs:
+        sections.append(Section("training", "Training", "training.html", data=runs))
+    if options.corpus:
+        corpus = Corpus(options.corpus)
+        held_out = corpus.videos.filter(pc.equal(corpus.videos["split"], "test"))
+        strips = write_strips(corpus, held_out, STRIPS, 0, out)
+        data = {"strips": strips, "corpus": options.corpus}
+        sections.append(Section("strips", "Film strips", "strips.html", data=data))
+    if options.corpus and options.encoders:
+        sheets = tuple(_neighbours(options.encoders, options.corpus, out))
+        sections.append(Section("neighbours", "Nearest neighbours", "neighbours.html", pictures=sheets))
+    return sections, strips, problems
+
+
+def _papers_other_tables(sections: Sequence[Section], options: ReportOptions) -> list[Section]:
+    """The paper's tables that are not about VTAB, but those whose rows stand beside ours."""
+    files = {"robust": "vid_robust", "detection": "coco_ap"}
+    elsewhere = [files[section.key] for section in sections if section.key in files and section.tables[0].paper]
+    tables = other_tables(without=elsewhere) if options.paper else []
+    if not tables:
+        return []
+    folded = Section("", "The paper’s other tables", "other.html", data=tables)
+    return [Section("other", "Beyond VTAB", "folded.html", parts=(folded,))]
+
+
+def _copy_runs(runs: Sequence[Path], out: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Copies the pictures of runs; and a line for each that is none, as runs may come from others."""
-    shown: list[ShownRun] = []
-    problems: list[str] = []
+    shown, problems = [], []
     for number, run in enumerate(runs, start=1):
         name = run.resolve().name
         folder = out / "runs" / f"{number}-{plain(name)}"
         folder.mkdir(parents=True, exist_ok=True)
         pictures = []
-        for file, what in _PICTURES.items():
+        for file, what in _RUN_PICTURES.items():
             try:
-                content = _picture(run, file)
+                if (run / file).is_symlink():  # it might lead to anything of this machine's
+                    raise ValueError("it is a link, which is not followed")
+                if (run / file).exists():
+                    write_atomically(folder / file, whole_png(run, file), sync=False)
+                    pictures.append((f"runs/{folder.name}/{file}", what))
             except (OSError, ValueError) as error:
                 problems.append(f"{run / file}: {getattr(error, 'strerror', None) or error}")
-                content = b""
-            if content:
-                write_atomically(folder / file, content, sync=False)
-                pictures.append((f"runs/{folder.name}/{file}", what))
-        shown.append(ShownRun(name, tuple(pictures)))
+        shown.append({"name": name, "pictures": pictures})
     return shown, problems
 
 
-def _picture(run: Path, file: str) -> bytes:
-    """A picture of a run, or nothing where there is none; a link might lead to anything of this machine's."""
-    if (run / file).is_symlink():
-        raise ValueError("it is a link, which is not followed")
-    return whole_png(run, file) if (run / file).exists() else b""
-
-
-def _strips(corpus: Corpus, frames: Path) -> list[Strip]:
-    """Film strips of a few held-out videos."""
-    frames.mkdir(parents=True, exist_ok=True)
-    held_out = corpus.videos.filter(pc.equal(corpus.videos["split"], "test"))
-    with damaged_shards_named(corpus):
-        return [film_strip(corpus, row, frames) for row in choose_videos(held_out, STRIPS, seed=0)]
-
-
-def _digits(corpus: Corpus) -> int:
-    """Of the times of frames, so that neighbours differ."""
-    rate = corpus.settings.get("rate", 1)
-    return 0 if rate <= 1 else 1 if rate <= 10 else 2
-
-
-def _neighbours(options: ReportOptions, folder: Path) -> list[NeighbourSheet]:
-    sheets: list[NeighbourSheet] = []
-    if not options.encoders or options.corpus is None:
-        return sheets
+def _neighbours(encoders: Sequence[Path], corpus: Path, out: Path) -> Iterator[Picture]:
     from vivi.model.encoder import load_encoder
     from vivi.model.files import read_encoder
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, run in enumerate(options.encoders, start=1):
+    (out / "neighbours").mkdir(parents=True, exist_ok=True)
+    for number, run in enumerate(encoders, start=1):
         architecture, _ = read_encoder(run)
         encoder, _ = load_encoder(run)
         name = run.resolve().name if run.is_dir() else run.resolve().parent.name
-        path = folder / f"{number}-{plain(name)}.png"
+        path = f"neighbours/{number}-{plain(name)}.png"
         about = (architecture.size, architecture.mean, architecture.std)
-        sheets.append(draw_neighbours(encoder, *about, options.corpus, path, name))
-    return sheets
+        yield Picture(name, path, draw_neighbours(encoder, *about, corpus, out / path))
 
 
-def _remove_stale(out: Path, content: Content) -> None:
+# --- the head of the page ---
+
+
+def _headline(picked: Picked) -> dict[str, Any]:
+    """What the head of the page says, in numbers."""
+    ours = [board for board in picked.boards if board.rows]
+    robust, detection = picked.robust, picked.detection
+    return {
+        "boards": _boards_headline(ours) if ours else None,
+        "classifiers": len({result.encoder for result in picked.classifiers}),
+        "robust": _best_of(robust, percent(robust[0].curve.strict[-1])) if robust else None,
+        "detection": _best_of(detection, 100 * detection[0].median.ap) if detection else None,
+    }
+
+
+def _best_of(results: Sequence[RobustResult] | Sequence[DetectionResult], accuracy: float | None) -> dict[str, Any]:
+    """The first is the best of the first set."""
+    models, sets = len({result.encoder for result in results}), len({result.set for result in results})
+    return {"best": results[0], "accuracy": accuracy, "models": models, "sets": sets}
+
+
+def _boards_headline(boards: Sequence[Board]) -> dict[str, Any]:
+    """The best of the first board, and how many of everything there are."""
+    board = boards[0]
+    best, winner = leader(board, with_baseline=True), leader(board)
+    shared = shared_tasks(comparable(board.shown, board.counted), board.counted)
+    whole = mean(best, shared) if best else None
+    gain = difference(winner, board.baseline, shared) if winner and board.baseline else None
+    tasks = {column.task for each in boards for column in each.columns}
+    rows = [row for each in boards for row in each.rows]
+    return {
+        "best": {"name": best.name, "mean": whole, "where": board.label, "total": board.total}
+        if best and whole
+        else None,
+        "gain": {"name": winner.name, "baseline": board.baseline.name, "difference": gain, "shared": len(shared)}
+        if winner and board.baseline and gain
+        else None,
+        "encoders": len({row.name for row in rows}),
+        "tasks": len(tasks),
+        "own": len(tasks - {task.name for task in VTAB}),
+        "seeds": sorted({len(accuracy.seeds) for row in rows for accuracy in row.cells.values()}),
+        "boards": len(boards),
+        "kinds": [*dict.fromkeys(_KINDS[each.benchmark] for each in boards)],
+        "benchmarks": sorted({_SHORT_KINDS[each.benchmark] for each in boards}),
+        "baselines": sorted({each.baseline.name for each in boards if each.baseline}),
+    }
+
+
+# --- files of earlier pages ---
+
+
+def _with_parts(sections: Sequence[Section]) -> Iterator[Section]:
+    for section in sections:
+        yield section
+        yield from section.parts
+
+
+def _remove_stale(out: Path, sections: Sequence[Section]) -> None:
     """Removes tables, figures and pictures of an earlier page; what others put into the folders stays."""
-    wanted = {path.name for view in content.views for paths in view.tables.values() for path in paths}
-    wanted |= {path.name for path in content.classifier_files}
-    drawn = [picture for view in content.views for picture in (view.groups, view.differences) if picture]
-    copied: list[Copied] = []
-    if content.robust:
-        wanted |= {path.name for path in (*content.robust.tables, content.robust.curves)}
-        drawn += content.robust.figures
-        copied += content.robust.pictures
-    if content.detection:
-        wanted |= {path.name for path in content.detection.tables}
-        copied += content.detection.pictures
-    wanted |= {file for picture in drawn for file in (picture.file, picture.dark)}
-    for folder in (out / "tables", out / "figures"):
-        _keep(folder, _OURS, wanted)
-    _keep(out / PICTURES, _COPIES, {Path(picture.path).name for picture in copied})
-
-
-def _keep(folder: Path, ours: re.Pattern[str], wanted: set[str]) -> None:
-    for path in folder.glob("*"):
-        if ours.fullmatch(path.name) and path.name not in wanted:
-            path.unlink(missing_ok=True)
+    shown = [*_with_parts(sections)]
+    wanted = {file for section in shown for table in section.tables for file in table.files.values()}
+    wanted |= {file for section in shown for figure in section.figures for file in figure.files}
+    wanted |= {CURVES for section in shown if section.key == "robust"}
+    wanted |= {Path(picture.path).name for section in shown for picture in section.pictures}
+    for folder, ours in (("tables", _OURS), ("figures", _OURS), (PICTURES, _COPIES)):
+        for path in (out / folder).glob("*"):
+            if ours.fullmatch(path.name) and path.name not in wanted:
+                path.unlink(missing_ok=True)

@@ -13,10 +13,10 @@ from vivi.data.augment import augment, augment_patches
 from vivi.data.augment.patches import PATCHES
 from vivi.data.images import LabelledImages, class_balanced, find_images, find_test_images, only_listed
 from vivi.data.index import Index, open_index
-from vivi.data.loader import Loader
-from vivi.data.prefetch import Prefetch
-from vivi.data.resident import ResidentSource, decoded_bytes, frames_in_use, load_resident
-from vivi.data.sources import CorpusSource, ImageSource, Source, labelled_images, unlabelled_images
+from vivi.data.loader import Loader, Prefetch
+from vivi.data.plan import Kind
+from vivi.data.resident import ResidentSource, decoded_bytes, load_resident
+from vivi.data.sources import CorpusSource, ImageSource, Source
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import Recipe
 from vivi.runtime.distributed import World, processes_here
@@ -29,7 +29,7 @@ from vivi.train.settings import DataPaths, Execution
 # More threads wait for Python's lock, and make the one that feeds the GPU wait: 16 are a third slower than 4.
 MOST_THREADS = 4
 # Of what is free, for frames that are kept decoded. On a GPU activations take up to 0.6 of it (micro_batch.py), what
-# is made ahead 0.05 (prefetch.py).
+# is made ahead 0.05 (loader.py).
 _SHARE_OF_GPU, _SHARE_OF_HOST = 0.25, 0.5
 
 
@@ -95,8 +95,8 @@ def open_data(recipe: Recipe, paths: DataPaths) -> TrainingData:
     if recipe.batch.videos and index is not None:
         videos_source = CorpusSource(index, recipe.batch, recipe.seed)
     elif recipe.batch.videos and images is not None:
-        videos_source = unlabelled_images(images, recipe)
-    labelled_source = labelled_images(labelled, recipe) if labelled is not None else None
+        videos_source = ImageSource(images, recipe, Kind.FRAMES)
+    labelled_source = ImageSource(labelled, recipe, Kind.LABELLED) if labelled is not None else None
     return TrainingData(index, images, labelled, test, videos_source, labelled_source)
 
 
@@ -156,41 +156,37 @@ def keep_resident(
     """All frames decoded, in memory, if they fit and if so many steps see enough of them to be worth it."""
     if execution.resident == "off":
         return None
-    batch, index = recipe.batch, source.index
-    frames = frames_in_use(source)
+    batch, corpus, frames = recipe.batch, source.index.corpus, int(source.frame_counts().sum())
     per_shot = batch.frames if batch.source == "shot" else 1
     decoded = steps * batch.videos * batch.shots * per_shot // world.size  # by streaming
-    if execution.resident == "auto" and decoded < frames.total:
+    if execution.resident == "auto" and decoded < frames:
         return None
     on_gpu, on_host = memory_to_spare(world.device)
-    size = decoded_bytes(index, frames, max(on_gpu, on_host))
+    size = decoded_bytes(source, max(on_gpu, on_host))
     if size is None:
         if execution.resident == "on":
-            room = max(on_gpu, on_host) / 2**30
             raise UserError(
-                f"--resident on: decoded, the {frames.total:,} frames of {index.corpus} take more than the "
-                f"{room:.1f} GiB that can be spared; remove it"
+                f"--resident on: decoded, the {frames:,} frames of {corpus} take more than the "
+                f"{max(on_gpu, on_host) / 2**30:.1f} GiB that can be spared; remove it"
             )
         return None
     keep_on = world.device if size <= on_gpu else torch.device("cpu")
     threads = execution.threads or max(1, available_cores() // processes_here())
     lines: list[str] = []
-    with ProgressLine("decode", frames.total, console) as progress:
+    with ProgressLine("decode", frames, console) as progress:
 
         def show(done: int, damaged: tuple[str, ...]) -> None:
             lines.extend(damaged)
-            progress.show(done, f"{done:,} of {frames.total:,} frames decoded")
+            progress.show(done, f"{done:,} of {frames:,} frames decoded")
 
-        resident = load_resident(source, frames, size, threads, world.device, keep_on, show)
+        resident = load_resident(source, size, threads, world.device, keep_on, show)
         if resident is not None:
             where = "on the GPU" if keep_on.type == "cuda" else "in memory"
-            progress.show(
-                frames.total, f"all {frames.total:,} frames are kept {where}, decoded: {size / 2**30:.1f} GiB"
-            )
+            progress.show(frames, f"all {frames:,} frames are kept {where}, decoded: {size / 2**30:.1f} GiB")
     for line in lines if resident is not None else ():
         console.print(line, style="yellow", soft_wrap=True)
     if resident is None and execution.resident == "on":
-        raise UserError(f"--resident on: videos of {index.corpus} have frames of several sizes; remove it")
+        raise UserError(f"--resident on: videos of {corpus} have frames of several sizes; remove it")
     return resident
 
 

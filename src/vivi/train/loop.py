@@ -9,8 +9,7 @@ from typing import NoReturn
 
 import torch
 
-from vivi.data.loader import MicroBatch
-from vivi.data.prefetch import Prefetch, StepInput
+from vivi.data.loader import MicroBatch, Prefetch, StepInput
 from vivi.model.vivi import Vivi
 from vivi.recipes import Recipe
 from vivi.runtime.console import SafeConsole

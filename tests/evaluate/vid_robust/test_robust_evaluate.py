@@ -144,7 +144,7 @@ def test_a_timm_model_is_scored_through_the_class_map(frames: Path, tmp_path: Pa
     weights = tmp_path / "mine.safetensors"
     save_file(network.state_dict(), weights)
     outputs = [[0, 5], [3, 8, 2], [1]]
-    (tmp_path / "map.json").write_text(json.dumps(outputs))
+    (tmp_path / "map.json").write_text(json.dumps(dict(enumerate(outputs))))
     flags: dict[str, Any] = {"weights": weights, "frames": frames, "class_map": tmp_path / "map.json", "farthest": 1}
     result, _ = evaluate("timm:test_resnet", tmp_path / "out", **flags)
     expected = slow_predictions(network, 160, frames, outputs, 1)
@@ -156,16 +156,16 @@ def test_a_timm_model_is_scored_through_the_class_map(frames: Path, tmp_path: Pa
     assert (
         evaluate("timm:test_resnet", tmp_path / "out", **flags, reduction="mean", name="mean")[0].reduction == "mean"
     )
-    (tmp_path / "map.json").write_text(json.dumps([[0], [9], [1]]))
+    (tmp_path / "map.json").write_text(json.dumps(dict(enumerate([[0], [9], [1]]))))
     line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "two", **flags))
     assert "names output 9, the classifier has 9, from 0 on" in line
     del flags["class_map"]
     line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "two", **flags))
-    assert "has 9 outputs, the set 3 classes" in line
+    assert "has 9 classes, the set 3:" in line
     with torch.no_grad():
         network.get_submodule("fc").get_parameter("weight").neg_()
     save_file(network.state_dict(), weights)
-    (tmp_path / "map.json").write_text(json.dumps(outputs))
+    (tmp_path / "map.json").write_text(json.dumps(dict(enumerate(outputs))))
     line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "out", **flags, class_map=tmp_path / "map.json"))
     assert "has a result of test_resnet (mine) by other weights of the same name: give --name" in line
     headless = {name: value for name, value in network.state_dict().items() if not name.startswith("fc.")}
@@ -227,14 +227,6 @@ def test_a_classifier_that_answers_with_no_numbers_is_refused(
     assert line.endswith(" and 29 more") and not (tmp_path / "out").exists()
 
 
-def test_frames_that_are_given_no_class_are_wrong_and_named(frames: Path, tmp_path: Path) -> None:
-    rows: dict[str, Any] = {name: classes[0] for name, classes in labels_of(frames).items()}
-    path = write_predictions(tmp_path / "said.json", rows | {frame(0, 20): [-math.inf] * 3})
-    result, _ = evaluate("", tmp_path / "out", predictions=path, metadata=frames)
-    assert result.notes == (f"1 frames were given no class: scores are not numbers: {frame(0, 20)!r}",)
-    assert (result.curve.strict[0].right, result.curve.missing) == (VIDEOS - 1, ())
-
-
 # --- files of predictions ---
 
 
@@ -269,48 +261,37 @@ def test_hand_made_predictions_have_the_scores_that_they_must(frames: Path, tmp_
     assert [(one.right, one.n) for one in result.curve.strict] == [(11, 12)] * (K + 1)
 
 
-BAD_SCORES: list[Any] = [
-    *([], [1.0, 2.0], [1.0, None, 0.0], [[1.0], [2.0], [3.0]], ["0", "1", "0"], [True, False, False]),
-    *([math.nan, 0.0, 1.0], [10**400, 0, 0]),
-]
+@pytest.mark.parametrize("row", ["dog", None, {}, 0.5, [1.0, None, 0.0], [math.nan, 0.0, 1.0], [10**400, 0, 0]])
+def test_a_file_with_rows_that_are_no_predictions_is_refused(row: Any, frames: Path, tmp_path: Path) -> None:
+    path = write_predictions(tmp_path / "rows.json", {frame(0, 20): row})
+    line = refusal(lambda: evaluate("", tmp_path / "out", predictions=path, metadata=frames))
+    assert "rows.json is no" in line
 
 
-@pytest.mark.parametrize("row", [3, -1, "dog", None, True, {}, 0.5, *BAD_SCORES])
-def test_rows_that_are_no_predictions_are_missing_and_named(row: Any, frames: Path, tmp_path: Path) -> None:
-    rows = {name: classes[0] for name, classes in labels_of(frames).items()} | {frame(0, 20): row, "val/else.png": 0}
-    path = write_predictions(tmp_path / "rows.json", rows)
-    result, _ = evaluate("", tmp_path / "out", predictions=path, metadata=frames)
-    assert result.curve.missing == (frame(0, 20),)
-    others, wrong = result.notes
-    assert others == "1 rows of rows.json are about frames that are not in the set"
-    assert wrong.startswith("1 rows of rows.json are no predictions (") and frame(0, 20) in wrong
-
-
-def test_bad_rows_are_counted_by_what_is_wrong_with_them(frames: Path, tmp_path: Path) -> None:
+def test_impossible_predictions_are_missing_and_named_by_what_is_wrong(frames: Path, tmp_path: Path) -> None:
     rows: dict[str, Any] = {name: classes[0] for name, classes in labels_of(frames).items()}
-    rows |= {frame(0, 20): 3, frame(1, 20): 4, frame(2, 20): ["1", "2", "3"], frame(3, 20): [0.0] * 9}
+    rows |= {frame(0, 20): 3, frame(1, 20): -1, frame(2, 20): [], frame(3, 20): [0.0] * 9, "val/else.png": 0}
     path = write_predictions(tmp_path / "rows.json", rows)
     result, _ = evaluate("", tmp_path / "out", predictions=path, metadata=frames)
-    classes, scores, outputs = result.notes
+    assert result.curve.missing == tuple(frame(video, 20) for video in range(4))
+    others, classes, none, outputs = result.notes
+    assert others == "1 rows of rows.json are about frames that are not in the set"
     begins = "rows of rows.json are no predictions"
     assert classes == f"2 {begins} (a class must be one of 0 to 2): {frame(0, 20)!r}, {frame(1, 20)!r}"
-    assert scores == f"1 {begins} (scores must be numbers): {frame(2, 20)!r}"
-    assert outputs.startswith(f"1 {begins} (the classifier has 9 outputs, the set 3 classes: ")
+    assert none.startswith(f"1 {begins} (the classifier has 0 classes, the set 3: ")
+    assert outputs.startswith(f"1 {begins} (the classifier has 9 classes, the set 3: ")
 
 
-def test_scores_for_many_frames_are_those_of_each_frame(
-    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vivi.evaluate.vid_robust.predictions.ROWS", 7)
+def test_scores_for_many_frames_are_those_of_each_frame(frames: Path, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = {name: random.random(9).tolist() for name in labels_of(frames)}
-    (tmp_path / "map.json").write_text(json.dumps([[0, 5], [3, 8, 2], [1]]))
+    (tmp_path / "map.json").write_text(json.dumps(dict(enumerate([[0, 5], [3, 8, 2], [1]]))))
     best = {name: [max(row[0], row[5]), max(row[3], row[8], row[2]), row[1]] for name, row in rows.items()}
     said = {name: scores.index(max(scores)) for name, scores in best.items()}
     path = write_predictions(tmp_path / "rows.json", rows)
     result, _ = evaluate("", tmp_path / "out", predictions=path, metadata=frames, class_map=tmp_path / "map.json")
     assert [one.right for one in result.curve.strict] == [slow_scores(frames, said, k) for k in range(K + 1)]
-    (tmp_path / "map.json").write_text(json.dumps([[0, 5], [3, 8], [1]]))
+    (tmp_path / "map.json").write_text(json.dumps(dict(enumerate([[0, 5], [3, 8], [1]]))))
     flags = {"predictions": path, "metadata": frames, "class_map": tmp_path / "map.json"}
     assert "with another --class-map; give --name" in refusal(lambda: evaluate("", tmp_path / "out", **flags))
 
@@ -370,24 +351,19 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(frames: Path, tmp_path: Pa
     assert "there is no folder" in line("run", frames=tmp_path / "nowhere")
     assert "there is no pmsets.json" in line("run", frames=tmp_path)
     assert "untrained:resnet18 has no classifier" in line("untrained:resnet18", frames=frames)
-    assert "there is no file" in line(predictions=tmp_path / "no.json", metadata=frames)
+    assert "cannot be read: No such file" in line(predictions=tmp_path / "no.json", metadata=frames)
     empty = write_predictions(tmp_path / "empty.json", {"val/else.png": 0})
     assert line(predictions=empty, metadata=frames).endswith(
-        f"has no prediction for any of 78 frames (the first, {frame(0, 17)}, is not there, 'val/else.png' is)"
+        f"has no prediction for any of 78 frames (the first, {frame(0, 17)}: it is not there)"
     )
     wide = write_predictions(tmp_path / "wide.json", {frame(0, 20): [0.0] * 1000})
-    assert "has 1,000 outputs, the set 3 classes" in line(predictions=wide, metadata=frames)
+    assert "has 1,000 classes, the set 3:" in line(predictions=wide, metadata=frames)
     run = write_run(tmp_path / "run", ("bear", "car", "rose"))
     assert "does not know 1 of the set's 3 classes, 'dog'" in line(run, frames=frames)
     (tmp_path / "void").mkdir()
     known = write_run(tmp_path / "known", CLASSES)
-    assert "is not there, nothing is); give" in line(known, frames=tmp_path / "void", metadata=frames)
-    (tmp_path / "void/deep").mkdir()
-    for name in ("a.json", "deep/b.PNG"):
-        (tmp_path / "void" / name).touch()
-    assert f"(the first, {frame(0, 17)}, is not there, deep/b.PNG is); give other --frames" in line(
-        known, frames=tmp_path / "void", metadata=frames
-    )
+    said = line(known, frames=tmp_path / "void", metadata=frames)
+    assert f"none of 78 frames is in {tmp_path / 'void'}, the first is {frame(0, 17)}; give --frames" in said
     assert not out.exists()
 
 

@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import binomtest
 
 from vivi.evaluate.vid_robust.class_maps import ClassMap
-from vivi.evaluate.vid_robust.offsets import offsets
 from vivi.evaluate.vid_robust.scores import Anchor, Interval, Reduction, clopper_pearson, curve, decide, project
+from vivi.evaluate.vid_robust.sets import offsets
 
 # --- intervals ---
 
@@ -133,28 +133,15 @@ def test_one_wrong_neighbour_in_every_set_leaves_the_anchors_that_have_none() ->
 
 
 def test_distances_are_those_of_the_numbers() -> None:
-    assert offsets({"v/1/000442.JPEG": ["v/1/000440.JPEG", "v/1/000443.JPEG"], "v/2/7.JPEG": []}) == (
-        {"v/1/000442.JPEG": [-2, 1], "v/2/7.JPEG": []},
-        [],
-        [],
-    )
-    assert offsets({"t_3/frame-732.jpg": ["t_3/frame-722.jpg", "t_3/frame-735.jpg"]})[0] == {
-        "t_3/frame-732.jpg": [-10, 3]
+    assert offsets({"v/1/000442.JPEG": ["v/1/000440.JPEG", "v/1/000443.JPEG"], "v/2/7.JPEG": []}) == {
+        "v/1/000442.JPEG": {"v/1/000440.JPEG": -2, "v/1/000443.JPEG": 1},
+        "v/2/7.JPEG": {},
+    }
+    assert offsets({"t_3/frame-732.jpg": ["t_3/frame-722.jpg", "t_3/frame-735.jpg"]}) == {
+        "t_3/frame-732.jpg": {"t_3/frame-722.jpg": -10, "t_3/frame-735.jpg": 3}
     }
 
 
-def test_views_of_an_object_go_round() -> None:
-    views = {"o1_230.jpg": ["o1_225.jpg", "o1_240.jpg"], "o2_355.jpg": ["o2_345.jpg", "o2_000.jpg", "o2_005.jpg"]}
-    assert offsets(views)[0] == {"o1_230.jpg": [-1, 2], "o2_355.jpg": [-2, 1, 2]}
-    # Frames are no degrees: these have higher numbers.
-    film = {"a/900.jpg": ["a/905.jpg"], "b/300.jpg": ["b/100.jpg"]}
-    found, _, notes = offsets(film)
-    assert found == {"a/900.jpg": [1], "b/300.jpg": [-40]}
-    assert notes == ["the numbers of frames go up by 5: k counts steps of 5"]
-
-
-def test_names_without_numbers_lie_in_the_order_of_the_list() -> None:
-    names = {"anchor": ["a", "b", "c"], "x/5.jpg": ["x/4.jpg", "x/6.jpg"], "p/1.jpg": ["q/1.jpg", "q/2.jpg"]}
-    found, by_order, notes = offsets(names)
-    assert found == {"anchor": [-1, 1, 2], "x/5.jpg": [-1, 1], "p/1.jpg": [-1, 1]}
-    assert by_order == ["anchor", "p/1.jpg"] and notes == []
+def test_anchors_whose_neighbours_have_no_comparable_numbers_are_left_out() -> None:
+    names = {"anchor": ["a", "b"], "x/5.jpg": ["x/4.jpg"], "p/1.jpg": ["q/1.jpg", "q/2.jpg"], "c/5.png": ["c/5.jpg"]}
+    assert offsets(names) == {"x/5.jpg": {"x/4.jpg": -1}}

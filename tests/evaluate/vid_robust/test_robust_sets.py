@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from vivi.evaluate.metadata import counted
 from vivi.evaluate.vid_robust.class_maps import ClassMap, outputs_of_classes, read_class_map
-from vivi.evaluate.vid_robust.files import counted
 from vivi.evaluate.vid_robust.sets import find_frames, find_metadata, read_set
 from vivi.runtime.errors import UserError
 
@@ -78,14 +78,13 @@ def test_frames_are_never_taken_from_the_folder_beside(tmp_path: Path) -> None:
     [
         {"0": [4], "2": [1, 7]},
         {"4": 0, "1": 2, "7": 2},
-        [[4], [], [7, 1]],
         {"airplane": [4], "zebra": [7, 1]},
         {"4": "airplane", "7": "zebra", "1": "zebra"},
     ],
 )
 def test_a_class_map_goes_either_way(content: Any, tmp_path: Path) -> None:
     write(tmp_path, map=content)
-    assert read_class_map(tmp_path / "map.json", ("airplane", "bear", "zebra")) == ((4,), (), (1, 7))
+    assert read_class_map(tmp_path / "map.json", ("airplane", "bear", "zebra"), 3) == ((4,), (), (1, 7))
 
 
 def test_the_metadata_have_a_class_map_or_users_bring_one(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_the_metadata_have_a_class_map_or_users_bring_one(tmp_path: Path) -> Non
     assert read_set(folder).class_map == ((5,), (6,), (9,))
     write(folder, rev_class_idx_map={"0": [3], "1": [4], "2": [5]})
     assert read_set(folder).class_map == ((3,), (4,), (5,))
-    write(tmp_path, other=[[0], [1], [2]])
+    write(tmp_path, other={"0": [0], "1": [1], "2": [2]})
     other = read_set(folder, tmp_path / "other.json")
     assert other.class_map == ((0,), (1,), (2,)) and other.map_given and not read_set(folder).map_given
     # It is the same set, whatever outputs mean its classes.
@@ -130,11 +129,10 @@ def test_the_sets_own_class_map_is_for_the_classes_of_imagenet() -> None:
     assert fitting(class_map, classes, 3)[0] is None  # it knows these very classes
     for outputs in (915, 999, 1001, 21843):
         assert refusal(lambda count=outputs: fitting(class_map, classes, count)) == (  # type: ignore[misc]
-            f"the classifier has {outputs:,} outputs, the class map of the set is for ImageNet's 1,000: "
-            "give a --class-map"
+            f"the classifier has {outputs:,} classes, the class map of the set is for ImageNet's 1,000: "
+            "a --class-map must say which of them belong together"
         )
     assert fitting(class_map, ("a", "b", "c"), 1001, tuple("cab") + ("x",) * 998)[0] == ((1,), (2,), (0,))
-    assert "names output 1,000: give" in refusal(lambda: fitting(((1000,),), ("0",), 1000))
 
 
 def test_a_class_map_that_users_give_must_fit() -> None:
@@ -153,7 +151,7 @@ def test_a_class_map_that_stops_short_leaves_no_class_out(tmp_path: Path) -> Non
     write(folder, rev_class_idx_map={"0": [3], "3": [4]})
     assert len(read_set(folder).classes) == 4  # a part of a set may lack labels that its map has
     write(folder, rev_class_idx_map={"0": [3], "99999": [4]})
-    assert "has a class 99999, the set has 3: 0 to 2" in refusal(lambda: read_set(folder))
+    assert "the set has no class '99999'" in refusal(lambda: read_set(folder))
     ytbb = write(write_ytbb(tmp_path / "ytbb"), rev_class_idx_map={"1": [3]})
     (ytbb / "ytbb_class_index.json").unlink()
     assert len(read_set(ytbb).classes) == 24
@@ -162,17 +160,16 @@ def test_a_class_map_that_stops_short_leaves_no_class_out(tmp_path: Path) -> Non
 
 
 def test_classes_that_do_not_fit_are_refused() -> None:
-    assert "has 1,000 outputs, the set 30 classes" in refusal(lambda: fitting(None, tuple(map(str, range(30))), 1000))
+    assert "has 1,000 classes, the set 30:" in refusal(lambda: fitting(None, tuple(map(str, range(30))), 1000))
     line = refusal(lambda: fitting(None, ("a", "b"), 2, ("a", "rose")))
     assert "does not know 1 of the set's 2 classes, 'b'" in line
 
 
 def test_the_unit_of_k_is_noted(tmp_path: Path) -> None:
-    views = {"o/350.png": ["o/355.png", "o/000.png"]}
+    views = {"o/350.png": ["o/340.png", "o/355.png"]}
     robust = read_set(write(tmp_path, pmsets=views, labels=dict.fromkeys(["o/350.png", *views["o/350.png"]], 0)))
-    degrees, steps = robust.notes
-    assert robust.farthest == 2 and degrees.endswith("are read as degrees: 359 lies beside 0")
-    assert steps.endswith("go up by 5: k counts steps of 5")
+    assert robust.anchors[0].neighbours == (("o/340.png", -2), ("o/355.png", 1))
+    assert robust.notes == ("the numbers of frames go up by 5: k counts steps of 5",)
 
 
 def test_one_anchor_is_one_anchor() -> None:
@@ -183,18 +180,18 @@ def test_one_anchor_is_one_anchor() -> None:
 
 
 def test_bad_rows_are_left_out_counted_and_named(tmp_path: Path) -> None:
-    pmsets = PMSETS | {"val/c/1.png": "val/c/2.png", "val/d/1.png": [], "val/e/1.png": [], "val/f/1.png": [7]}
+    pmsets = PMSETS | {"val/d/1.png": [], "val/e/1.png": [], "val/f/1.png": ["val/f/one.png"]}
     pmsets["val/b/5.png"] = ["val/b/5.png", "val/b/6.png", "val/b/7.png", "val/b/7.png"]
-    labels = LABELS | {"val/c/1.png": [0], "val/e/1.png": [3], "val/f/1.png": [0], "val/b/7.png": [0]}
+    labels = (
+        LABELS | {"val/e/1.png": [3], "val/b/7.png": [0]} | {frame: [0] for frame in ("val/f/1.png", "val/f/one.png")}
+    )
     robust = read_set(write(tmp_path, pmsets=pmsets, labels=labels, classes=["x", "y", "z"]))
     assert [anchor.frame for anchor in robust.anchors] == ["val/a/10.png", "val/b/5.png"]
     assert robust.anchors[1].neighbours == (("val/b/7.png", 2),)  # itself and a second time are nothing new
-    shapeless, unlabelled, strangers = robust.notes
-    assert shapeless.startswith(
-        "2 anchors are left out, their neighbours are no list of names: 'val/c/1.png', 'val/f"
-    )
+    unlabelled, strangers, unclear = robust.notes
     assert unlabelled == "2 anchors are left out, no label from 0 to 2: 'val/d/1.png', 'val/e/1.png'"
     assert strangers == "1 neighbours are left out, no label from 0 to 2: 'val/b/6.png'"
+    assert unclear.startswith("1 anchors are left out, numbers do not tell how far") and "'val/f/1.png'" in unclear
 
 
 def test_frames_whose_paths_lead_out_of_the_folder_are_left_out_and_named(tmp_path: Path) -> None:
@@ -209,7 +206,7 @@ def test_frames_whose_paths_lead_out_of_the_folder_are_left_out_and_named(tmp_pa
     assert all(repr(frame) in note for frame in out)
 
 
-@pytest.mark.parametrize("label", [[], [-1], ["0"], [0, 9], None, "zebra", [True], [0.5], {}])
+@pytest.mark.parametrize("label", [[], [-1], [0, 9], 3])
 def test_impossible_labels_are_no_labels(label: Any, tmp_path: Path) -> None:
     folder = write(tmp_path, pmsets=PMSETS, labels=LABELS | {"val/b/5.png": label}, classes=["x", "y", "z"])
     robust = read_set(folder)
@@ -219,8 +216,11 @@ def test_impossible_labels_are_no_labels(label: Any, tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
     assert f"there is no pmsets.json in {tmp_path}" in refusal(lambda: find_metadata(tmp_path, None))
     write(tmp_path, pmsets=PMSETS)
-    assert "there is no file" in refusal(lambda: read_set(tmp_path))
-    for labels, said in (([], "holds a JSON list"), ({}, "has no anchors; 2 anchors are left out, no label")):
+    assert "labels.json cannot be read: No such file" in refusal(lambda: read_set(tmp_path))
+    for labels, said in (
+        ([], "labels.json is not in the format"),
+        ({}, "has no anchors; 2 anchors are left out, no label"),
+    ):
         write(tmp_path, labels=labels)
         assert said in refusal(lambda: read_set(tmp_path))
     (tmp_path / "labels.json").write_text("{")
@@ -228,20 +228,32 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
     write(tmp_path, pmsets={}, labels=LABELS)
     assert refusal(lambda: read_set(tmp_path)) == f"{tmp_path} has no anchors"
     write(tmp_path, pmsets=PMSETS)
-    for classes in (["a", "a"], [1, 2], {"1": "a"}, "abc"):
+    wrong: tuple[object, ...] = (None, "zebra", [None], [0.5], {})
+    for label in wrong:
+        write(tmp_path, labels=LABELS | {"val/b/5.png": label})
+        assert "labels.json is not in the format that is expected: Expected" in refusal(lambda: read_set(tmp_path))
+    write(tmp_path, labels=LABELS, pmsets={"a": "b"})
+    assert "pmsets.json is not in the format that is expected: Expected" in refusal(lambda: read_set(tmp_path))
+    write(tmp_path, pmsets=PMSETS)
+    for classes, said in (
+        (["a", "a"], "must name the classes"),
+        ({"1": "a"}, "must name the classes"),
+        ([1, 2], "is not in the format"),
+        ("abc", "is not in the format"),
+    ):
         write(tmp_path, classes=classes)
-        assert "classes.json must name the classes" in refusal(lambda: read_set(tmp_path))
+        assert f"classes.json {said}" in refusal(lambda: read_set(tmp_path))
     write(tmp_path, classes=["a", "b", "c"])
     for content, said in (
-        ({}, "is no class map: it must go from"),
-        ("x", "is no class map: it must go from"),
-        ({"0": ["x"]}, "'x' for class '0' is no number"),
-        ({"0": [1], "1": 2}, "is no class map: "),
+        ({}, "is no class map: it names no outputs"),
+        ("x", "is not in the format that is expected"),
+        ({"0": ["x"]}, "is not in the format that is expected"),
+        ({"0": [1], "1": 2}, "output 1 belongs to classes 0 and 2"),
         ({"d": [1]}, "the set has no class 'd'"),
         ({"1": "d"}, "the set has no class 'd'"),
         ({"0": []}, "names no outputs"),
         ({"0": [1, 2], "2": [2]}, "output 2 belongs to classes 0 and 2"),
-        ({"3": [1]}, "has a class 3, the set has 3: 0 to 2"),
+        ({"3": [1]}, "the set has no class '3'"),
         ({"-1": 0}, "'-1' for class 0 is no number"),
     ):
         write(tmp_path, rev_class_idx_map=content)
@@ -311,4 +323,4 @@ def test_damaged_files_of_ytbb_are_named(tmp_path: Path) -> None:
     robust = read_set(folder)
     assert len(robust.anchors) == 1 and "only classes that the reviewers added" in robust.notes[0]
     write(folder, anchor_labels={"annotations": [{"key": "a/b.jpg", "labels": [99]}], "labels": WORDS})
-    assert "anchor_labels.json needs annotations with keys and labels" in refusal(lambda: read_set(folder))
+    assert "anchor_labels.json has reviews with labels that it does not name" in refusal(lambda: read_set(folder))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vivi.data.augment.autoaugment import autoaugment
 from vivi.data.augment.colour import distort
-from vivi.data.augment.crop import centre_boxes, crop_with_kernel, crops, has_kernel, random_boxes, resized_chunks
+from vivi.data.augment.crop import centre_boxes, crops, cuda_kernel, in_chunks, random_boxes
 from vivi.data.augment.patches import PATCH_UNIFORMS, cut_patches, layout, standardise
 from vivi.data.augment.uniforms import AUTOAUGMENT, FLIP
 from vivi.data.packed import PackedImages
@@ -38,12 +38,16 @@ def augment(
     if settings.policy != "none":
         cropped = crops(images, boxes, flips, settings.size, torch.uint8)
         return autoaugment(cropped, uniforms[:, AUTOAUGMENT], settings.policy).div(127.5).sub_(1).to(dtype)
-    if has_kernel(images.memory.device) and settings.contrast == 0:
-        return crop_with_kernel(images, boxes, flips, settings.size, dtype, settings, uniforms)
+    kernel = cuda_kernel(images.memory.device)
+    if kernel and settings.contrast == 0:
+        return kernel(images, boxes, flips, settings.size, dtype, settings, uniforms)
     on_device = torch.from_numpy(uniforms).to(images.memory.device)
-    chunks = resized_chunks(images, boxes, flips, settings.size)
-    coloured = [distort(chunk.div_(255), on_device[part], settings) for part, chunk in chunks]
-    return torch.cat([chunk.mul_(2).sub_(1).to(dtype) for chunk in coloured])
+
+    def crop_and_colour(part: slice) -> Tensor:
+        cropped = crops(images[part], boxes[part], flips[part], settings.size)
+        return distort(cropped.div_(255), on_device[part], settings).mul_(2).sub_(1).to(dtype)
+
+    return in_chunks(crop_and_colour, images)
 
 
 def augment_patches(
@@ -51,12 +55,16 @@ def augment_patches(
 ) -> Tensor:
     """Nine patches of each image, for jigsaw and relative location: (n, 9, 3, size, size), standardised."""
     boxes = np.concatenate([np.zeros_like(images.sizes), images.sizes], axis=1).astype(np.int64)  # all of the image
-    whole = resized_chunks(images, boxes, np.zeros(len(boxes), bool), layout(size).whole)
-    return torch.cat([cut_patches(chunk, uniforms[part, :PATCH_UNIFORMS], size).to(dtype) for part, chunk in whole])
+    flips = np.zeros(len(boxes), bool)
+
+    def cut(part: slice) -> Tensor:
+        whole = crops(images[part], boxes[part], flips[part], layout(size).whole)
+        return cut_patches(whole, uniforms[part, :PATCH_UNIFORMS], size).to(dtype)
+
+    return in_chunks(cut, images)
 
 
 def unaugmented(images: PackedImages, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """The middle square of each image, (n, 3, size, size) in [-1, 1]."""
-    boxes = centre_boxes(images.sizes)
-    squares = crops(images, boxes, np.zeros(len(boxes), bool), size)
+    squares = crops(images, centre_boxes(images.sizes), np.zeros(len(images), bool), size)
     return squares.div_(127.5).sub_(1).to(dtype)

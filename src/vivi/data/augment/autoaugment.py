@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -84,8 +83,7 @@ def sub_policies(policy: Policy) -> list[tuple[Step, Step]]:
     return [((a, float(p), int(i)), (b, float(q), int(j))) for a, p, i, b, q, j in rows]
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation, and the images it runs on."""
 
     name: str
@@ -184,26 +182,15 @@ IMAGENET_OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
 # The operations of v0 take and return uint8 (n, 3, h, w); a magnitude is one number for each image, (n,), on the CPU.
 
 
-def shear_x(images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
-    """A row moves by the magnitude times its y."""
-    return affine(images, _identity_but(0, 1, magnitudes))
+def moved(row: int, column: int) -> Callable[[Tensor, NDArray[np.float64]], Tensor]:
+    """An affine operation whose magnitude is one place of the matrix, which is the identity else."""
 
+    def move(images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
+        matrices = np.tile(np.eye(2, 3), (len(magnitudes), 1, 1))
+        matrices[:, row, column] = magnitudes
+        return affine(images, matrices)
 
-def shear_y(images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
-    """A column moves by the magnitude times its x."""
-    return affine(images, _identity_but(1, 0, magnitudes))
-
-
-def translate_y(images: Tensor, pixels: NDArray[np.float64]) -> Tensor:
-    """Moved up."""
-    return affine(images, _identity_but(1, 2, pixels))
-
-
-def _identity_but(row: int, column: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Identity matrices (n, 2, 3) but for one place, which holds the values (n,)."""
-    matrices = np.tile(np.eye(2, 3), (len(values), 1, 1))
-    matrices[:, row, column] = values
-    return matrices
+    return move
 
 
 def rotate(images: Tensor, degrees: NDArray[np.float64]) -> Tensor:
@@ -293,20 +280,15 @@ def equalize(images: Tensor, _: NDArray[np.float64]) -> Tensor:
     return tables.to(torch.uint8).gather(2, values).view(images.shape)
 
 
-def invert(images: Tensor, _: NDArray[np.float64]) -> Tensor:
-    """Light becomes dark."""
-    return ~images
-
-
 def _each(values: NDArray[np.floating], images: Tensor, kind: type[np.generic] = np.float32) -> Tensor:
     """One number for each image, (n, 1, 1, 1), beside the images."""
     return upload(torch.from_numpy(values.astype(kind)), images.device).view(-1, 1, 1, 1)
 
 
-V0_OPERATIONS = {
-    "ShearX": shear_x,
-    "ShearY": shear_y,
-    "TranslateY": translate_y,
+V0_OPERATIONS: dict[str, Callable[[Tensor, NDArray[np.float64]], Tensor]] = {
+    "ShearX": moved(0, 1),  # a row moves by the magnitude times its y
+    "ShearY": moved(1, 0),  # a column moves by the magnitude times its x
+    "TranslateY": moved(1, 2),  # up
     "Rotate": rotate,
     "Color": colour,
     "Posterize": posterize,
@@ -314,5 +296,5 @@ V0_OPERATIONS = {
     "SolarizeAdd": solarize_add,
     "AutoContrast": auto_contrast,
     "Equalize": equalize,
-    "Invert": invert,
+    "Invert": lambda images, _: ~images,
 }

@@ -8,7 +8,7 @@ done, with the colours, in one pass over the pixels (kernel.py).
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from vivi.data.augment.uniforms import ASPECT, HEIGHT, X, Y
 from vivi.data.packed import PackedImages
-from vivi.recipes import Augment
 
 # Images that go through the arithmetic together: on a CPU so few that they stay in its cache, elsewhere so many that
 # the device is busy and the weights do not fill it.
@@ -77,24 +76,22 @@ def crops(
 ) -> Tensor:
     """The box (y, x, height, width) of each image, mirrored where `flips` says so: (n, 3, size, size), 0 to 255,
     rounded for uint8."""
-    if has_kernel(images.memory.device):
-        return crop_with_kernel(images, boxes, flips, size, dtype)
-    chunks = [chunk for _, chunk in resized_chunks(images, boxes, flips, size)]
-    return torch.cat([chunk.round_().to(dtype) if dtype == torch.uint8 else chunk.to(dtype) for chunk in chunks])
+    if kernel := cuda_kernel(images.memory.device):
+        return kernel(images, boxes, flips, size, dtype)
+
+    def crop(part: slice) -> Tensor:
+        box_sizes = boxes[part] * np.array([0, 0, 1, 1])  # the canvas holds each box in its upper left corner
+        resized = resize(canvas(images[part], boxes[part]), box_sizes, flips[part], size)
+        return (resized.round_() if dtype == torch.uint8 else resized).to(dtype)
+
+    return in_chunks(crop, images)
 
 
-def resized_chunks(
-    images: PackedImages, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int
-) -> Iterator[tuple[slice, Tensor]]:
-    """The crops in float32, as many at a time as suits the device: which ones, and (n, 3, size, size)."""
+def in_chunks(make: Callable[[slice], Tensor], images: PackedImages) -> Tensor:
+    """What `make` gives for all images, made of as many at a time as suit their device."""
     step = _CHUNK_ON_CPU if images.memory.device.type == "cpu" else _CHUNK
-    for start in range(0, max(len(images), 1), step):
-        part = slice(start, min(start + step, len(images)))
-        if has_kernel(images.memory.device):
-            yield part, crop_with_kernel(images[part], boxes[part], flips[part], size, torch.float32)
-        else:
-            corner_boxes = boxes[part] * np.array([0, 0, 1, 1])
-            yield part, resize(canvas(images[part], boxes[part]), corner_boxes, flips[part], size)
+    chunks = [make(slice(start, start + step)) for start in range(0, max(len(images), 1), step)]
+    return torch.cat(chunks) if len(chunks) > 1 else chunks[0]
 
 
 def canvas(images: PackedImages, boxes: NDArray[np.int64]) -> Tensor:
@@ -138,32 +135,12 @@ def _weights(start: Tensor, length: Tensor, reverse: Tensor, pixels: int, size: 
     return weights.div_(weights.sum(dim=2, keepdim=True))
 
 
-# --- on CUDA devices ---
-
-
 @cache
-def has_kernel(device: torch.device) -> bool:
-    """Whether kernel.py runs there; where Triton is missing, or does not know the GPU, plain torch does the work."""
+def cuda_kernel(device: torch.device) -> Callable[..., Tensor] | None:
+    """kernel.crop, where it runs on the device; else plain torch does the work: where Triton is missing, or does not
+    know the GPU."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return False
-    from vivi.data.augment.kernel import works
+        return None
+    from vivi.data.augment import kernel
 
-    return works(device)
-
-
-def crop_with_kernel(
-    images: PackedImages,
-    boxes: NDArray[np.int64],
-    flips: NDArray[np.bool_],
-    size: int,
-    dtype: torch.dtype,
-    settings: Augment | None = None,
-    uniforms: NDArray[np.float32] | None = None,
-) -> Tensor:
-    """The crops as kernel.py makes them, (n, 3, size, size) in channels_last; with settings, also their colours."""
-    from vivi.data.augment.kernel import crop
-
-    device, shape = images.memory.device, (len(images), 3, size, size)
-    out = torch.empty(shape, dtype=dtype, device=device, memory_format=torch.channels_last)
-    crop(images, boxes, flips, out, settings, uniforms)
-    return out
+    return kernel.crop if kernel.works(device) else None

@@ -35,24 +35,25 @@ def crop(
     images: PackedImages,
     boxes: NDArray[np.int64],
     flips: NDArray[np.bool_],
-    out: Tensor,
+    size: int,
+    dtype: torch.dtype,
     settings: Augment | None = None,
     uniforms: NDArray[np.float32] | None = None,
-) -> None:
-    """Fills `out` (n, 3, size, size), channels_last, with the boxes (y, x, height, width) of n images.
+) -> Tensor:
+    """The boxes (y, x, height, width) of n images, mirrored where `flips` says so: (n, 3, size, size), channels_last.
 
-    Without settings the values are those of the pixels, 0 to 255, rounded if out is uint8. With settings and
-    uniforms (n, UNIFORMS) they are coloured (but for contrast and AutoAugment) and in [-1, 1].
+    Without settings the values are those of the pixels, 0 to 255, rounded for uint8. With settings and uniforms
+    (n, UNIFORMS) they are coloured (but for contrast and AutoAugment) and in [-1, 1].
     """
-    size = out.shape[-1]
-    assert out.shape == (len(images), 3, size, size) and out.is_contiguous(memory_format=torch.channels_last)
+    device, shape = images.memory.device, (len(images), 3, size, size)
+    out = torch.empty(shape, dtype=dtype, device=device, memory_format=torch.channels_last)
     if not len(images):
-        return
+        return out
     table = np.zeros((len(images), PARAMETERS), np.float32)
     table[:, BOX], table[:, FLIP] = boxes, flips
     if settings is not None and uniforms is not None:
         table[:, COLOURS] = colour_parameters(settings, uniforms)
-    arguments = [upload(torch.from_numpy(values), out.device) for values in (images.starts, images.sizes, table)]
+    arguments = [upload(torch.from_numpy(values), device) for values in (images.starts, images.sizes, table)]
     kernel: Any = _crop
     with torch.cuda.device_of(out):
         kernel[(len(images), triton.cdiv(size * size, _BLOCK))](
@@ -65,19 +66,19 @@ def crop(
             SATURATED=settings is not None and settings.saturation > 0,
             TURNED=settings is not None and settings.hue > 0,
             NOISY=settings is not None and settings.hsv,
-            ROUNDED=out.dtype == torch.uint8,
+            ROUNDED=dtype == torch.uint8,
             TABLE=PARAMETERS,
             BLOCK=_BLOCK,
         )
+    return out
 
 
 def works(device: torch.device) -> bool:
     """Tries it: Triton wants a GPU that it knows, and a C compiler."""
     memory = torch.arange(12, dtype=torch.uint8, device=device)
     image = PackedImages(memory, np.zeros(1, np.int64), np.full((1, 2), 2, np.int32))  # 2 × 2
-    out = torch.zeros((1, 3, 2, 2), device=device).contiguous(memory_format=torch.channels_last)
     try:
-        crop(image, np.array([[0, 0, 2, 2]]), np.zeros(1, bool), out)
+        out = crop(image, np.array([[0, 0, 2, 2]]), np.zeros(1, bool), 2, torch.float32)
     except Exception as error:  # of Triton, its compiler or its driver
         warnings.warn(f"Triton cannot be used ({first_line(error)}): crops are made more slowly", stacklevel=2)
         return False

@@ -25,7 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from vivi.data.packed import upload
 from vivi.evaluate.detection.batches import Batch, test_batches
 from vivi.evaluate.detection.network import Detector, build_detector
-from vivi.evaluate.detection.pictures import choose_images, draw_detections
+from vivi.evaluate.detection.pictures import draw_detections
 from vivi.evaluate.detection.result import DetectionResult, DetectorRun, Precision, read_run
 from vivi.evaluate.detection.score import Detections, average_precision
 from vivi.evaluate.detection.sets import open_sets
@@ -166,7 +166,7 @@ class _Evaluation:
         run = DetectorRun(seed, precision, trained.lr, trained.restarts, notes, round(time.monotonic() - began, 2))
         folder = self._folder(seed)
         content = {**self._about(seed), **asdict(run)}
-        draw_detections(self.test, choose_images(self.test), detections, folder / "detections.png")
+        write_atomically(folder / "detections.png", draw_detections(self.test, detections))
         write_atomically(folder / "run.json", json.dumps(content, indent=1).encode() + b"\n")
         for checkpoints in folder.glob("attempt-*/checkpoints"):
             rmtree(checkpoints, ignore_errors=True)

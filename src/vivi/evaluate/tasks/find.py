@@ -6,18 +6,15 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vivi.evaluate.results import Protocol, checked_names
 from vivi.evaluate.tasks import originals, tfds
 from vivi.evaluate.tasks.definitions import VTAB, Definition, Group, definition
 from vivi.evaluate.tasks.examples import Original, Task
 from vivi.evaluate.tasks.lists import is_task, read_task
 from vivi.runtime.errors import UserError
-
-if TYPE_CHECKING:
-    from vivi.evaluate.results import Protocol, checked_names
 
 # Of the draws of 1000, 800 and 200 images of original data sets, which are the same for everyone.
 DRAW = 2020

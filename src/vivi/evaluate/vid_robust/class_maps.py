@@ -2,62 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from vivi.evaluate.vid_robust.files import is_index, named, read_json
+from vivi.evaluate.metadata import named, read_json
 from vivi.runtime.errors import UserError
 
 ClassMap = tuple[tuple[int, ...], ...]  # for each class of the set, the outputs that mean it
-MOST_CLASSES = 10_000
 IMAGENET = 1000  # outputs that the maps of published sets are for
+_MOST_CLASSES = 10_000  # of a set without names
 
 
-def read_class_map(path: Path, classes: Sequence[str], have_names: bool = True) -> ClassMap:
-    """Of a file that goes from classes to outputs, or from outputs to classes; `classes` are the set's.
-
-    Where these have no names, labels alone tell how many there are, and the map may know more.
-    """
-    content = read_json(path)
-    if isinstance(content, list):
-        content = dict(enumerate(content))
-    if not isinstance(content, dict) or not content:
-        raise UserError(
-            f"{path} is no class map: it must go from classes to lists of outputs, or from outputs to classes"
-        )
-    if all(isinstance(outputs, list) for outputs in content.values()):
-        pairs = [(key, output) for key, outputs in content.items() for output in outputs]
-    else:
-        pairs = [(name, output) for output, name in content.items()]
+def read_class_map(path: Path, names: Sequence[str], labels: int) -> ClassMap:
+    """Of a file that goes from classes to lists of outputs, or from outputs to classes. Classes are known by number,
+    or by their names in the set; a set without names has at least as many as its labels say."""
+    content: dict[str, int | str | list[int]] = read_json(path, dict[str, int | str | list[int]])
+    pairs: list[tuple[int | str, int | str]] = []  # class, output
+    for key, value in content.items():
+        pairs += [(key, output) for output in value] if isinstance(value, list) else [(value, key)]
     if not pairs:
         raise UserError(f"{path} is no class map: it names no outputs")
     class_of: dict[int, int] = {}
     for name, output in pairs:
-        number, place = _number(name, classes if have_names else ()), _number(output, ())
-        if number is None:
-            raise UserError(f"{path} is no class map: the set has no class {name!r}")
-        if place is None:
+        if not str(output).isdecimal():
             raise UserError(f"{path} is no class map: {output!r} for class {name!r} is no number of an output")
-        if number >= (len(classes) if have_names else MOST_CLASSES):
-            raise UserError(f"{path} has a class {number}, the set has {len(classes)}: 0 to {len(classes) - 1}")
-        if class_of.setdefault(place, number) != number:
+        number = names.index(str(name)) if name in names else int(name) if str(name).isdecimal() else -1
+        if not 0 <= number < (len(names) or _MOST_CLASSES):
+            raise UserError(f"{path} is no class map: the set has no class {name!r}")
+        if class_of.setdefault(int(output), number) != number:
             raise UserError(
-                f"{path} is no class map: output {place} belongs to classes {class_of[place]} and {number}"
+                f"{path} is no class map: output {output} belongs to classes {class_of[int(output)]} and {number}"
             )
-    outputs: list[list[int]] = [[] for _ in range(max(len(classes), 1 + max(class_of.values())))]
-    for place, number in sorted(class_of.items()):
-        outputs[number].append(place)
-    return tuple(map(tuple, outputs))
-
-
-def _number(value: Any, classes: Sequence[str]) -> int | None:
-    """A class or an output: by number, also as text, as the keys of JSON are; or a class by its name."""
-    if value in classes:
-        return classes.index(value)
-    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
-        return int(value)
-    return value if is_index(value) else None
+    count = len(names) or max(labels, 1 + max(class_of.values()))
+    return tuple(tuple(sorted(o for o, number in class_of.items() if number == of)) for of in range(count))
 
 
 def outputs_of_classes(
@@ -88,21 +65,16 @@ def outputs_of_classes(
         return _by_name(classes, names)
     if outputs == len(classes):
         return None, ()
-    if class_map is not None:
-        meant = f"is for ImageNet's {IMAGENET:,}" if last < IMAGENET else f"names output {last:,}"
-        raise UserError(
-            f"the classifier has {outputs:,} outputs, the class map of the set {meant}: give a --class-map"
-        )
+    others = f"the class map of the set is for ImageNet's {IMAGENET:,}" if class_map else f"the set {len(classes):,}"
     raise UserError(
-        f"the classifier has {outputs:,} outputs, the set {len(classes):,} classes: "
-        "a --class-map must say which of them belong together"
+        f"the classifier has {outputs:,} classes, {others}: a --class-map must say which of them belong together"
     )
 
 
 def _by_name(classes: Sequence[str], names: Sequence[str]) -> tuple[ClassMap | None, tuple[str, ...]]:
     if tuple(names) == tuple(classes):
         return None, ()
-    places: Mapping[str, int] = {name: place for place, name in enumerate(names)}
+    places = {name: place for place, name in enumerate(names)}
     unknown = [name for name in classes if name not in places]
     if unknown:
         raise UserError(

@@ -10,16 +10,16 @@ from pathlib import Path
 from rich.console import Console
 
 from vivi.evaluate.classifiers import open_classifier
+from vivi.evaluate.metadata import counted, named
 from vivi.evaluate.models import checksum
 from vivi.evaluate.results import plain, read_all, versions, write_result
 from vivi.evaluate.subject import check_name
-from vivi.evaluate.vid_robust.files import counted, named
 from vivi.evaluate.vid_robust.predictions import Predictions, predict, read_predictions
 from vivi.evaluate.vid_robust.result import RobustResult
 from vivi.evaluate.vid_robust.scores import Interval, curve
 from vivi.evaluate.vid_robust.sets import RobustSet, find_frames, find_metadata, read_set
 from vivi.evaluate.vid_robust.settings import Robustness
-from vivi.evaluate.vid_robust.sheet import contact_sheet, worst
+from vivi.evaluate.vid_robust.sheet import draw_worst, worst
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import StorageError, storage, write_atomically
@@ -127,7 +127,7 @@ def _sheet(subject: Robustness, robust: RobustSet, said: Predictions, right: dic
     root, there = (said.root, [*right]) if said.root else find_frames(subject.frames, robust.frames(k))
     shown = set(there)
     rows = worst([anchor for anchor in robust.anchors if shown & {*anchor.within(k)}], right, k)
-    return contact_sheet(rows, robust, said.classes, root, k) if rows else b""
+    return draw_worst(rows, robust, said.classes, root, k) if rows else b""
 
 
 # --- in words ---

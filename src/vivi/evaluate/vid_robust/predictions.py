@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +14,13 @@ from rich.console import Console
 
 from vivi.data.squares import read_squares
 from vivi.evaluate.classifiers import ImageClassifier
+from vivi.evaluate.metadata import NAMED, named, read_hashed_json
 from vivi.evaluate.vid_robust.class_maps import ClassMap, outputs_of_classes
-from vivi.evaluate.vid_robust.files import NAMED, is_index, named, read_hashed_object
 from vivi.evaluate.vid_robust.scores import Reduction, decide, project
-from vivi.evaluate.vid_robust.sets import RobustSet, find_frames, some_file
+from vivi.evaluate.vid_robust.sets import RobustSet, find_frames
 from vivi.model.features import encode
 from vivi.runtime.errors import UserError
 from vivi.runtime.progress import ProgressLine
-
-ROWS = 1024  # of scores at a time
 
 
 @dataclass(frozen=True)
@@ -85,8 +81,8 @@ def predict(
     root, frames = find_frames(folder, wanted := robust.frames(k))
     if not frames:
         raise UserError(
-            f"none of {len(wanted):,} frames is in {folder} (the first, {wanted[0]}, is not there, "
-            f"{some_file(folder, wanted[0])}); give other --frames"
+            f"none of {len(wanted):,} frames is in {folder}, the first is {wanted[0]}; give --frames the folder that "
+            "these names start from"
         )
     found: dict[str, int] = {}
     unreadable: list[str] = []
@@ -123,73 +119,40 @@ def _unnameable(robust: RobustSet, outputs: ClassMap | None) -> list[str]:
 def read_predictions(path: Path, robust: RobustSet, k: int, reduction: Reduction, name: str = "") -> Predictions:
     """What a file says: for each frame a class of the set, or scores of its classes or of a classifier's outputs.
 
-    A row that is neither is noted, and its frame is missing.
+    A class or a number of scores that the set cannot have is noted, and its frame is missing.
     """
-    content, checksum = read_hashed_object(path)
+    content, checksum = read_hashed_json(path, dict[str, int | list[float]])
     frames = robust.frames(k)
     others = [frame for frame in content if frame not in robust.labels]
-    by_length: dict[int, dict[str, NDArray[np.floating]]] = defaultdict(dict)
     found: dict[str, int] = {}
+    scores: dict[int, dict[str, list[float]]] = defaultdict(dict)  # by their number
     wrong: dict[str, list[str]] = defaultdict(list)  # frames by what is wrong with their rows
     for frame in frames:
-        if frame not in content:
-            continue
-        row = _row(content.pop(frame), len(robust.classes))
-        if isinstance(row, int):
+        row = content.get(frame)
+        if isinstance(row, list):
+            scores[len(row)][frame] = row
+        elif row is not None and 0 <= row < len(robust.classes):
             found[frame] = row
-        elif isinstance(row, str):
-            wrong[row].append(frame)
-        else:
-            by_length[len(row)][frame] = row
+        elif row is not None:
+            wrong[f"a class must be one of 0 to {len(robust.classes) - 1}"].append(frame)
     reduced = False
-    for length, rows in by_length.items():
+    for length, rows in scores.items():
         try:
             outputs, _ = _outputs(robust, length, None)
         except UserError as error:
             wrong[str(error)] += rows
             continue
         reduced |= _is_reduced(outputs)
-        found |= _classes_of_rows(rows, outputs, reduction)
+        found |= zip(rows, classes_of(np.array([*rows.values()]), outputs, reduction), strict=True)
     if not found:
-        raise UserError(f"{path} has no prediction for any of {len(frames):,} frames ({_why(wrong, frames, others)})")
+        first = next(((bad[0], reason) for reason, bad in wrong.items()), (frames[0], "it is not there"))
+        raise UserError(
+            f"{path} has no prediction for any of {len(frames):,} frames (the first, {first[0]}: {first[1]})"
+        )
     notes = [f"{len(others):,} rows of {path.name} are about frames that are not in the set"] if others else []
     notes += [
         f"{len(bad):,} rows of {path.name} are no predictions ({reason}): {named(bad)}"
         for reason, bad in wrong.items()
     ]
-    notes += _no_numbers(found)
     explained = frozenset(frame for bad in wrong.values() for frame in bad)
     return Predictions(name or path.stem, str(path), checksum, checksum, found, reduced, tuple(notes), explained)
-
-
-def _row(value: Any, classes: int) -> int | NDArray[np.floating] | str:
-    """A class, scores, or what is wrong."""
-    if is_index(value):
-        return int(value) if value < classes else f"a class must be one of 0 to {classes - 1}"
-    if not isinstance(value, list) or not value:
-        return "a class or a list of scores is wanted"
-    if not {type(score) for score in value} <= {int, float}:
-        return "scores must be numbers"
-    try:
-        scores = np.array(value, np.float64)
-    except OverflowError:
-        return "scores must be numbers"
-    return "scores must be numbers" if np.isnan(scores).any() else scores
-
-
-def _classes_of_rows(
-    rows: dict[str, NDArray[np.floating]], outputs: ClassMap | None, reduction: Reduction
-) -> dict[str, int]:
-    """Some rows at a time, which are taken away: a thousand scores for each of many frames are large."""
-    found: dict[str, int] = {}
-    while part := [*islice(rows, ROWS)]:
-        scores = np.stack([rows.pop(frame) for frame in part])
-        found |= zip(part, classes_of(scores, outputs, reduction), strict=True)
-    return found
-
-
-def _why(wrong: Mapping[str, Sequence[str]], frames: Sequence[str], others: Sequence[str]) -> str:
-    """What is wrong with the first of the frames; where none has a row, a key that has one shows how they differ."""
-    for reason, bad in wrong.items():
-        return f"the first, {bad[0]}: {reason}"
-    return f"the first, {frames[0]}, is not there, {repr(others[0]) if others else 'nothing'} is"

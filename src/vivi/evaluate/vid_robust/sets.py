@@ -13,22 +13,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from vivi.evaluate.metadata import named, read_json
 from vivi.evaluate.vid_robust.class_maps import ClassMap, read_class_map
-from vivi.evaluate.vid_robust.files import is_index, named, read_json, read_object
-from vivi.evaluate.vid_robust.offsets import offsets
 from vivi.evaluate.vid_robust.scores import Anchor
 from vivi.evaluate.vid_robust.ytbb import ANCHORS, read_ytbb
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import leads_out
 
 SETS = "pmsets.json"
-MAX_LOOKED_AT = 1000  # files, to name one of them
 _NAMES = ("classes.json", "imagenet_vid_class_index.json", "ytbb_class_index.json")
 _MAPS = ("rev_class_idx_map.json", "class_idx_map.json")
 
@@ -86,29 +85,31 @@ def find_metadata(metadata: Path | None, frames: Path | None) -> Path:
 def read_set(folder: Path, class_map: Path | None = None) -> RobustSet:
     """The set whose metadata lie in a folder. What is wrong with single frames is noted, and they are left out."""
     names = _class_names(folder)
+    notes: tuple[str, ...] = ()
+    labels: dict[str, list[int]]
     if (folder / SETS).exists():
-        pmsets, labels = read_object(folder / SETS), read_object(folder / "labels.json")
-        notes: tuple[str, ...] = ()
+        pmsets: dict[str, list[str]] = read_json(folder / SETS, dict[str, list[str]])
+        listed: dict[str, int | list[int]] = read_json(folder / "labels.json", dict[str, int | list[int]])
+        labels = {frame: value if isinstance(value, list) else [value] for frame, value in listed.items()}
     else:
         pmsets, labels, notes = read_ytbb(folder, names)
-    classes = names or tuple(map(str, range(_highest(labels) + 1)))
-    found_map = class_map or next((folder / name for name in _MAPS if (folder / name).exists()), None)
-    outputs = read_class_map(found_map, classes, bool(names)) if found_map else None
-    classes = names or tuple(map(str, range(max(len(classes), len(outputs or ())))))
-    right = {frame: _right(value, len(classes)) for frame, value in labels.items()}
-    anchors, more = _anchors(pmsets, {frame: one for frame, one in right.items() if one}, len(classes))
+    count = 1 + max((label for value in labels.values() for label in value), default=0)
+    map_file = class_map or next((folder / name for name in _MAPS if (folder / name).exists()), None)
+    outputs = read_class_map(map_file, names, count) if map_file else None
+    classes = names or tuple(map(str, range(len(outputs or range(count)))))
+    right = {
+        frame: frozenset(value)
+        for frame, value in labels.items()
+        if value and all(0 <= label < len(classes) for label in value)
+    }
+    anchors, more = _anchors(pmsets, right, len(classes))
     if not anchors:
         raise UserError(f"{folder} has no anchors" + "".join(f"; {note}" for note in (*notes, *more)))
     wanted = {frame for anchor in anchors for frame in (anchor.frame, *(name for name, _ in anchor.neighbours))}
-    scored = {frame: one for frame, one in right.items() if one and frame in wanted}
-    given = class_map is not None
-    return RobustSet(_title(folder), anchors, scored, classes, bool(names), outputs, given, (*notes, *more))
-
-
-def _title(folder: Path) -> str:
-    """The name of a set: that of its folder, or of the one that metadata/ is in."""
+    scored = {frame: one for frame, one in right.items() if frame in wanted}
     path = folder.resolve()
-    return path.parent.name if path.name == "metadata" else path.name
+    title = path.parent.name if path.name == "metadata" else path.name
+    return RobustSet(title, anchors, scored, classes, bool(names), outputs, class_map is not None, (*notes, *more))
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
@@ -117,68 +118,68 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     path = next((place for place in places if place.exists()), None)
     if path is None:
         return ()
-    content = read_json(path)
-    if isinstance(content, list):
-        content = {str(number): name for number, name in enumerate(content)}
+    content: Any = read_json(path, list[str] | dict[str, str | list[str]])
     try:
-        values = [content[str(number)] for number in range(len(content))]
-    except (KeyError, TypeError):
+        values = content if isinstance(content, list) else [content[str(number)] for number in range(len(content))]
+    except KeyError:
         raise UserError(f"{path} must name the classes 0, 1, 2, ... one after the other") from None
-    names = tuple(value[-1] if isinstance(value, list) and value else value for value in values)  # [wnid, name]
-    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise UserError(f"{path} must name the classes: texts, each of them once")
+    names = tuple(value[-1] if isinstance(value, list) else value for value in values)  # [wnid, name]
+    if len(set(names)) < len(names):
+        raise UserError(f"{path} must name the classes, each of them once")
     return names
 
 
-def _highest(labels: Mapping[str, Any]) -> int:
-    lists = (value if isinstance(value, list) else [value] for value in labels.values())
-    return max((label for value in lists for label in value if is_index(label)), default=0)
-
-
-def _right(value: Any, classes: int) -> frozenset[int]:
-    """The classes that count as right; none where the label is impossible."""
-    labels = value if isinstance(value, list) else [value]
-    possible = all(is_index(label) and label < classes for label in labels)
-    return frozenset(labels if possible else ())
-
-
 def _anchors(
-    pmsets: Mapping[str, Any], right: Mapping[str, frozenset[int]], classes: int
+    pmsets: Mapping[str, Sequence[str]], right: Mapping[str, frozenset[int]], classes: int
 ) -> tuple[tuple[Anchor, ...], list[str]]:
     """Anchors and neighbours that have labels, and notes on those that are left out."""
-    shapeless = dict.fromkeys(anchor for anchor, frames in pmsets.items() if not _is_list_of_names(frames))
-    lists = {anchor: frames for anchor, frames in pmsets.items() if anchor not in shapeless}
-    listed = dict.fromkeys(frame for anchor, frames in lists.items() for frame in (anchor, *frames))
-    outside = {frame: None for frame in listed if leads_out(frame)}
-    right = {frame: one for frame, one in right.items() if frame not in outside}
-    unlabelled = [anchor for anchor in lists if anchor not in right and anchor not in outside]
+    listed = dict.fromkeys(frame for anchor, frames in pmsets.items() for frame in (anchor, *frames))
+    outside = [frame for frame in listed if leads_out(frame)]
+    usable = right.keys() - {*outside}
+    unlabelled = [anchor for anchor in pmsets if anchor not in right and not leads_out(anchor)]
     # An anchor is no neighbour of its own, and nothing is there twice.
     lists = {
-        anchor: [frame for frame in dict.fromkeys(frames) if frame != anchor and frame not in outside]
-        for anchor, frames in lists.items()
-        if anchor in right
+        anchor: [frame for frame in dict.fromkeys(frames) if frame != anchor and not leads_out(frame)]
+        for anchor, frames in pmsets.items()
+        if anchor in usable
     }
-    neighbours = {anchor: [frame for frame in frames if frame in right] for anchor, frames in lists.items()}
-    strangers = sorted({frame for frames in lists.values() for frame in frames if frame not in right})
-    apart, by_order, units = offsets(neighbours)
+    strangers = sorted({frame for frames in lists.values() for frame in frames if frame not in usable})
+    apart = offsets({anchor: [frame for frame in frames if frame in usable] for anchor, frames in lists.items()})
+    unclear = [anchor for anchor in lists if anchor not in apart]
     no_label = f"no label from 0 to {classes - 1}"
     notes = [
         f"{len(frames):,} {what}: {named(frames)}"
         for frames, what in (
-            ([*shapeless], "anchors are left out, their neighbours are no list of names"),
-            ([*outside], "frames are left out, their paths lead out of the folder"),
+            (outside, "frames are left out, their paths lead out of the folder"),
             (unlabelled, f"anchors are left out, {no_label}"),
             (strangers, f"neighbours are left out, {no_label}"),
-            (by_order, "anchors have neighbours whose numbers do not tell how far they are; their order does"),
+            (unclear, "anchors are left out, numbers do not tell how far neighbours are"),
         )
         if frames
-    ] + units
-    pairs = {anchor: tuple(zip(frames, apart[anchor], strict=True)) for anchor, frames in neighbours.items()}
-    return tuple(Anchor(anchor, near) for anchor, near in pairs.items()), notes
+    ]
+    unit = math.gcd(*(offset for near in apart.values() for offset in near.values())) or 1
+    if unit > 1:
+        notes.append(f"the numbers of frames go up by {unit:,}: k counts steps of {unit:,}")
+    anchors = (Anchor(a, tuple((frame, n // unit) for frame, n in near.items())) for a, near in apart.items())
+    return tuple(anchors), notes
 
 
-def _is_list_of_names(frames: Any) -> bool:
-    return isinstance(frames, list) and all(isinstance(frame, str) for frame in frames)
+def offsets(neighbours: Mapping[str, Sequence[str]]) -> dict[str, dict[str, int]]:
+    """For each anchor how many frames its neighbours lie after it, by the numbers that their names end in, as in
+    val/VIDEO/000432.JPEG. Anchors are left out where a name differs in more than that number."""
+    apart: dict[str, dict[str, int]] = {}
+    for anchor, frames in neighbours.items():
+        place, own = _numbered(anchor)
+        others = {frame: _numbered(frame) for frame in frames}
+        if all(other[0] == place and other[1] != own for other in others.values()):
+            apart[anchor] = {frame: other[1] - own for frame, other in others.items()}
+    return apart
+
+
+def _numbered(frame: str) -> tuple[str, int]:
+    """A name without its last number, and that number; 0 where it has none."""
+    found = re.search(r"([0-9]{1,18})([^0-9/]*)$", frame.rpartition(".")[0] or frame)
+    return (f"{frame[: found.start()]}*{found[2]}", int(found[1])) if found else (frame, 0)
 
 
 def find_frames(folder: Path, frames: Sequence[str]) -> tuple[Path, list[str]]:
@@ -191,11 +192,3 @@ def find_frames(folder: Path, frames: Sequence[str]) -> tuple[Path, list[str]]:
         if there:
             return root, there
     return folder, []
-
-
-def some_file(folder: Path, wanted: str) -> str:
-    """The name of a file that is there, of the wanted kind if possible: it shows what is wrong with the folder."""
-    files = [path for path in islice(folder.rglob("*"), MAX_LOOKED_AT) if path.is_file()]
-    kind = Path(wanted).suffix.lower()
-    found = min(files, key=lambda path: path.suffix.lower() != kind, default=None)
-    return f"{found.relative_to(folder)} is" if found else "nothing is"

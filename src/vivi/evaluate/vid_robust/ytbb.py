@@ -12,9 +12,10 @@ import csv
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from vivi.evaluate.vid_robust.files import named, read_object
+from msgspec import Struct
+
+from vivi.evaluate.metadata import named, read_json
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import check_regular
 
@@ -57,19 +58,26 @@ def _key(path: str) -> str:
     return "/".join(path.split("/")[-2:])
 
 
+class _Review(Struct):
+    key: str  # a frame, or an anchor and a frame with a comma between them
+    labels: list[int]
+
+
+class _Reviews(Struct):
+    annotations: list[_Review]
+    labels: list[str]  # what the numbers in reviews mean
+
+
 def _reviews(path: Path) -> dict[str, set[str]]:
     """What was said about each key, in words."""
-    content = read_object(path)
-    try:
-        words: list[str] = content["labels"]
-        rows: list[Mapping[str, Any]] = content["annotations"]
-        return {
-            ",".join(map(_key, row["key"].split(","))): {words[number] for number in row["labels"]} for row in rows
-        }
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} needs annotations with keys and labels, and the labels' names ({first_line(error)})"
-        ) from None
+    content: _Reviews = read_json(path, _Reviews)
+    words = dict(enumerate(content.labels))
+    if any(number not in words for row in content.annotations for number in row.labels):
+        raise UserError(f"{path} has reviews with labels that it does not name")
+    return {
+        ",".join(map(_key, row.key.split(","))): {words[number] for number in row.labels}
+        for row in content.annotations
+    }
 
 
 def _initial(path: Path) -> tuple[dict[str, set[int]], list[str]]:

@@ -1,19 +1,14 @@
-"""What the page of `vivi inspect` shows: the numbers of a corpus, and film strips of sampled videos.
-
-A corpus may hold millions of videos, so numbers come from the columns of videos.parquet and from the shards' times;
-frames are read only where they are shown.
-"""
+"""Film strips of sampled videos: which videos, shots and frames are shown, and their thumbnails."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +16,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from PIL import Image
 
-from vivi.prepare.corpus import REMEDY, Corpus, VideoRow, shard_numbers, shard_path
+from vivi.prepare.corpus import REMEDY, Corpus, VideoRow, shard_path
 from vivi.prepare.jpeg import is_intact
-from vivi.prepare.places import check_shards, videos_by_place
-from vivi.prepare.statistics import MAX_SHARDS_READ, Statistics, corpus_statistics, skipped_by_reason
-from vivi.runtime.errors import UserError
+from vivi.prepare.places import check_shards
+from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import write_atomically
 
+FRAMES = "frames"  # the folder of thumbnails
 THUMBNAIL_PREFIX = "vivi-"
 THUMBNAIL_HEIGHT = 144
+THUMBNAIL_WIDTH = 3 * THUMBNAIL_HEIGHT  # panoramas would otherwise fill the screen with a single frame
 THUMBNAIL_QUALITY = 70
-# Panoramas would otherwise fill the screen with a single frame.
-THUMBNAIL_WIDTH = 3 * THUMBNAIL_HEIGHT
 # Of a long video, runs of this many neighbouring shots are shown from its start, middle and end: boundaries can only
 # be judged between neighbours.
 RUN_SHOTS = 4
@@ -40,92 +34,18 @@ RUN_SHOTS = 4
 SHOT_FRAMES = (3, 5)
 STRIP_FRAMES = 36
 UNCUT_FRAMES = 10
+# Videos with several shots show whether shots are found well; the others are there for a fair picture.
 SHARE_WITH_CUTS = 0.75
-"""Videos with several shots show whether shots are found well; the others are there for a fair picture."""
-MAX_NAMES = 200
-
-
-@dataclass(frozen=True)
-class Overview:
-    """The corpus in numbers."""
-
-    path: Path
-    settings: dict[str, Any]
-    statistics: Statistics
-    videos: int
-    train: int
-    test: int
-    bytes: int
-    shards: int
-    shards_read: int
-    """How many shards the shot durations are from."""
-    codecs: list[tuple[str, int]]
-    """The most frequent first."""
-    skipped: dict[str, list[str]]
-    """Names by reason."""
-    partly_damaged: int
-    """Videos that were used although something was wrong with them."""
-    partly_damaged_examples: list[tuple[str, str]]
-    """(name, reason)"""
-
-    @property
-    def rate(self) -> float:
-        return float(self.settings["rate"])
-
-
-def overview(corpus: Corpus) -> Overview:
-    rate = corpus.settings.get("rate")
-    if not isinstance(rate, int | float) or not 0 < rate < math.inf:
-        raise UserError(f"{corpus.path / 'corpus.json'} has no usable rate: {rate!r}")
-    ok = videos_by_place(corpus)
-    partly = ok.filter(pc.not_equal(ok["reason"], ""))
-    examples = partly.slice(0, MAX_NAMES).select(["video", "reason"]).to_pylist()
-    shards = shard_numbers(corpus.path)
-    used = np.unique(ok["shard"].to_numpy())
-    used = used[:: -(-len(used) // MAX_SHARDS_READ) or 1]  # as the statistics do
-    check_shards(corpus.path, used.tolist())
-    stored = [shard_path(corpus.path, number) for number in shards]
-    stored += [corpus.path / "corpus.json", corpus.path / "videos.parquet"]
-    splits = dict(_counts(ok["split"]))
-    return Overview(
-        path=corpus.path,
-        settings=corpus.settings,
-        statistics=corpus_statistics(corpus),
-        videos=ok.num_rows,
-        train=splits.get("train", 0),
-        test=splits.get("test", 0),
-        bytes=sum(path.stat().st_size for path in stored),
-        shards=len(shards),
-        shards_read=len(used),
-        codecs=_counts(ok["codec"]),
-        skipped=skipped_by_reason(corpus),
-        partly_damaged=partly.num_rows,
-        partly_damaged_examples=[(row["video"], row["reason"]) for row in examples],
-    )
-
-
-def _counts(column: pa.ChunkedArray) -> list[tuple[str, int]]:
-    """(value, how often), the most frequent first."""
-    counted = pc.value_counts(column).to_pylist()
-    return sorted(((row["values"], row["counts"]) for row in counted), key=lambda pair: (-pair[1], pair[0]))
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """A small JPEG in the page's folder of frames."""
-
-    file: str
-    width: int
-    height: int
 
 
 @dataclass(frozen=True)
 class ShownFrame:
-    """One picture of a film strip."""
+    """One picture of a film strip; without a file, the corpus holds a damaged JPEG there."""
 
     time: float
-    thumbnail: Thumbnail | None
-    """None: the corpus holds a damaged JPEG there."""
+    file: str = ""
+    width: int = 0
+    height: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,22 +56,60 @@ class ShownShot:
     start: float
     seconds: float
     total_frames: int
+    left_out_before: int  # shots between the one shown before and this one
     frames: tuple[ShownFrame, ...]
+
+    @property
+    def frame_count(self) -> int:
+        return len(self.frames)
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A sampled video."""
+    """A sampled video: (start, seconds) of all its shots, and those shown, in order."""
 
     video: VideoRow
     spans: tuple[tuple[float, float], ...]
-    """(start, seconds) of all its shots."""
     shots: tuple[ShownShot, ...]
-    """Those shown, in order."""
+    digits: int  # of times, so that neighbouring frames differ
 
-    def frames(self) -> Iterator[ShownFrame]:
-        for shot in self.shots:
-            yield from shot.frames
+    @property
+    def files(self) -> set[str]:
+        return {frame.file for shot in self.shots for frame in shot.frames if frame.file}
+
+    @property
+    def marks(self) -> list[int]:
+        """Where shots begin, and the last one ends, on a line of length 1000."""
+        first, end = self.spans[0][0], sum(self.spans[-1])
+        scale = 1000 / (end - first) if end > first else 0.0
+        return [round((time - first) * scale) for time in (*(start for start, _ in self.spans), end)]
+
+
+def write_strips(corpus: Corpus, videos: pa.Table, count: int, seed: int, out: Path) -> list[Strip]:
+    """Film strips of a sample of the videos; their thumbnails are written below `out`."""
+    (out / FRAMES).mkdir(parents=True, exist_ok=True)
+    with damage_named(corpus):
+        return [film_strip(corpus, row, out / FRAMES) for row in choose_videos(videos, count, seed)]
+
+
+def remove_stale_thumbnails(out: Path, strips: Sequence[Strip]) -> None:
+    """Removes the thumbnails of an earlier page; what others put into the folder stays."""
+    wanted = {file for strip in strips for file in strip.files}
+    for path in (out / FRAMES).glob(f"{THUMBNAIL_PREFIX}*.jpg"):
+        if path.name not in wanted:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def damage_named(corpus: Corpus) -> Iterator[None]:
+    """Turns what damage leads to that was not noticed before into one line."""
+    try:
+        yield
+    except (pa.ArrowException, LookupError, ValueError, TypeError, ArithmeticError, StopIteration) as error:
+        what = first_line(error)
+        raise UserError(
+            f"{corpus.path} cannot be shown ({what}); vivi inspect {corpus.path} --verify says what is wrong with it"
+        ) from None
 
 
 def choose_videos(videos: pa.Table, count: int, seed: int) -> list[VideoRow]:
@@ -183,18 +141,20 @@ def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
     _check_same(corpus, video, len(times) == video.shots)
     spans = _spans(times, video.seconds)
     runs = shown_runs(len(spans))
-    limit = frames_per_shot(sum(map(len, runs)))
+    shown = sum(map(len, runs))
+    fewest, most = SHOT_FRAMES
+    limit = UNCUT_FRAMES if shown == 1 else min(max(STRIP_FRAMES // max(shown, 1), fewest), most)
     shots: list[ShownShot] = []
+    after = 0
     for run in runs:
         part = {"shard": video.shard, "first_row": (video.first_row or 0) + run.start, "shots": len(run)}
         for index, shot in zip(run, corpus.shots(part), strict=True):
             _check_same(corpus, video, shot.video == video.video)
-            frames = tuple(
-                ShownFrame(shot.times[i], write_thumbnail(shot.frames[i], folder))
-                for i in evenly(len(shot.frames), limit)
-            )
-            shots.append(ShownShot(index, *spans[index], len(shot.frames), frames))
-    return Strip(video, spans, tuple(shots))
+            frames = (write_thumbnail(shot.times[i], shot.frames[i], folder) for i in evenly(len(shot.frames), limit))
+            shots.append(ShownShot(index, *spans[index], len(shot.frames), index - after, tuple(frames)))
+            after = index + 1
+    rate = corpus.settings.get("rate", 1)
+    return Strip(video, spans, tuple(shots), 0 if rate <= 1 else 1 if rate <= 10 else 2)
 
 
 def _check_same(corpus: Corpus, video: VideoRow, same: bool) -> None:
@@ -220,22 +180,16 @@ def shown_runs(shots: int) -> list[range]:
     return [range(start, start + RUN_SHOTS) for start in (0, middle, shots - RUN_SHOTS)]
 
 
-def frames_per_shot(shown: int) -> int:
-    """The most frames shown of each shot, where so many shots are shown."""
-    fewest, most = SHOT_FRAMES
-    return UNCUT_FRAMES if shown == 1 else min(max(STRIP_FRAMES // max(shown, 1), fewest), most)
-
-
 def evenly(count: int, limit: int) -> list[int]:
     """About `limit` of `count` indices, from the first to the last; leaving out a single one is not worth it."""
     shown = count if count <= limit + 1 else limit
     return [int(i) for i in np.linspace(0, count - 1, shown).round()]
 
 
-def write_thumbnail(jpeg: bytes, folder: Path) -> Thumbnail | None:
-    """Writes a small version of a frame, named by its content; None if the frame is damaged."""
+def write_thumbnail(time: float, jpeg: bytes, folder: Path) -> ShownFrame:
+    """Writes a small version of a frame, named by its content."""
     if not is_intact(jpeg):
-        return None
+        return ShownFrame(time)
     try:
         with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
             size = (THUMBNAIL_WIDTH, THUMBNAIL_HEIGHT)
@@ -245,11 +199,11 @@ def write_thumbnail(jpeg: bytes, folder: Path) -> Thumbnail | None:
             small = image.convert("RGB")
             small.thumbnail(size, Image.Resampling.HAMMING)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
+        return ShownFrame(time)
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=THUMBNAIL_QUALITY, optimize=True)
     content = buffer.getvalue()
     path = folder / f"{THUMBNAIL_PREFIX}{hashlib.sha256(content).hexdigest()[:20]}.jpg"
     if not path.exists():
         write_atomically(path, content, sync=False)
-    return Thumbnail(path.name, small.width, small.height)
+    return ShownFrame(time, path.name, small.width, small.height)

@@ -25,7 +25,7 @@ from rich.table import Table
 from vivi.prepare.corpus import SHOT_SCHEMA, Corpus, open_shard, shard_path
 from vivi.prepare.jpeg import is_intact
 from vivi.prepare.places import videos_by_place
-from vivi.report.folders import check_free, unwritable_named
+from vivi.report.writing import check_free, unwritable_named
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.progress import ProgressLine
 from vivi.runtime.read_ahead import map_ahead
