@@ -270,7 +270,7 @@ def test_the_rows_in_a_shard_are_not_believed_where_they_were_altered(undisturbe
     shard = tmp_path / "corpus" / "shards" / "00000.arrow"
     shard.write_bytes(shard.read_bytes().replace(b'"split": "train"', b'"split": "tra1n"'))
     with pytest.raises(
-        UserError, match=r"00000.arrow is damaged, its list of videos \(it does not match its checksum\)"
+        UserError, match=r"00000.arrow is damaged .*\(its list of videos does not match its checksum\)"
     ):
         shard_videos(shard)
 

@@ -55,10 +55,12 @@ def read_list(path: Path) -> tuple[dict[str, int], list[str], list[str]]:
 def _classes_of(path: Path, labels: list[str]) -> tuple[list[str], dict[str, int], list[str]]:
     """The classes in a list with these labels, the number of the class that each label means, and notes."""
     names = [label for label in labels if not is_number(label)]
+    notes = []
     if names:
         classes = sorted(labels)
-        mixed = [f"labels of {path} are taken as names, the numbers too: {names[0]!r} is no number"]
-        return classes, {label: number for number, label in enumerate(classes)}, mixed * (len(names) < len(labels))
+        if len(names) < len(labels):
+            notes = [f"labels of {path} are taken as names, the numbers too: {names[0]!r} is no number"]
+        return classes, {label: number for number, label in enumerate(classes)}, notes
     class_of = {label: int(label) for label in labels}
     classes = [str(number) for number in range(max(class_of.values()) + 1)]
     if len(classes) > MOST_EMPTY * len(labels):
@@ -66,13 +68,9 @@ def _classes_of(path: Path, labels: list[str]) -> tuple[list[str], dict[str, int
             f"{path} has {len(labels):,} different labels, the largest of them {classes[-1]}, which would be "
             f"{len(classes):,} classes; number them from 0 on, or give them names"
         )
-    unused = sorted(set(range(len(classes))) - set(class_of.values()))
-    gaps = (
-        [f"{len(unused):,} of the classes 0 to {classes[-1]} have no images in {path}: first {unused[0]}"]
-        if unused
-        else []
-    )
-    return classes, class_of, gaps
+    if unused := sorted(set(range(len(classes))) - set(class_of.values())):
+        notes = [f"{len(unused):,} of the classes 0 to {classes[-1]} have no images in {path}: first {unused[0]}"]
+    return classes, class_of, notes
 
 
 def _labels_in(path: Path) -> tuple[dict[str, str], list[str]]:

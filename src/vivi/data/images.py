@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count
 from math import ceil, floor
@@ -18,16 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vivi.data.image_lists import (
-    LAYOUT,
-    NAMES,
-    has_image_name,
-    is_number,
-    note,
-    read_list,
-    read_names,
-    relative,
-)
+from vivi.data.image_lists import LAYOUT, NAMES, has_image_name, is_number, note, read_list, read_names, relative
 from vivi.runtime.errors import UserError
 
 TEST_FOLDERS = ("val", "validation", "test")
@@ -63,7 +54,8 @@ class LabelledImages:
     def fingerprint(self) -> str:
         """Tells other names, labels or classes; the files are not looked into: a million would take minutes."""
         whole = hashlib.sha256()
-        for part in (_encoded(self.names), self.labels.astype("<i8").tobytes(), _encoded(self.classes)):
+        names, classes = ("\0".join(part).encode("utf-8", "surrogateescape") for part in (self.names, self.classes))
+        for part in (names, self.labels.astype("<i8").tobytes(), classes):
             whole.update(hashlib.sha256(part).digest())
         return whole.hexdigest()
 
@@ -72,9 +64,7 @@ def find_images(source: Path, labels: bool = True) -> LabelledImages:
     """The images of a folder or a list to train on. Where their labels are not used, they need have none: all images
     below a folder without classes are then of one class."""
     part = _train_folder(source)
-    if not labels and os.path.isdir(part) and _has_no_classes(part):
-        return _images_without_classes(part)
-    images = _find_labelled(part)
+    images = _find(part, labels)
     present = np.unique(images.labels)
     if labels and len(present) < 2:
         only = images.classes[present[0]]
@@ -87,12 +77,12 @@ def find_test_images(source: Path, test: Path | None, classes: Sequence[str]) ->
     """The images to test on, labelled as in `classes`: those of `test`, or else those beside source's train/."""
     if test is not None:
         place = test if _train_folder(test) == test else _test_folders(test)[0]
-        return _relabel(_find_labelled(place), classes)
+        return _relabel(_find(place), classes)
     train = _train_folder(source)
     if train == source:
         return None
     try:
-        return _relabel(_find_labelled(_test_folders(source)[0]), classes)
+        return _relabel(_find(_test_folders(source)[0]), classes)
     except UserError as error:
         raise UserError(f"{error}; or give {train}, to do without test images") from None
 
@@ -143,133 +133,30 @@ def _hash(seed: int, name: str) -> int:
     return int.from_bytes(digest, "big")
 
 
-def _encoded(names: Iterable[str]) -> bytes:
-    return "\0".join(names).encode("utf-8", "surrogateescape")
-
-
-def _subset(images: LabelledImages, indices: NDArray[np.int64], notes: Iterable[str] = ()) -> LabelledImages:
-    names = [images.names[index] for index in indices]
-    return replace(images, names=names, labels=images.labels[indices], notes=(*images.notes, *notes))
-
-
-def _train_folder(source: Path) -> Path:
-    """The train/ of a folder that holds test images beside it; else the source itself."""
-    return source / "train" if os.path.isdir(source / "train") and _test_folders(source) else source
-
-
-def _test_folders(source: Path) -> list[Path]:
-    return [source / name for name in TEST_FOLDERS if os.path.isdir(source / name)]
-
-
-def _find_labelled(source: Path) -> LabelledImages:
-    """The images of a folder or a list, of at least one class."""
-    if os.path.isfile(source / "corpus.json"):
-        raise UserError(f"{source} is a corpus of videos, not images: name it with --corpus")
-    if os.path.isdir(source):
-        return _class_folders(source)
-    if not os.path.exists(source):
-        raise UserError(f"{source} does not exist; give {LAYOUT}")
-    if source.suffix.lower() not in (".txt", ".csv"):
-        raise UserError(f"{source} is neither a folder nor a list; give {LAYOUT}")
-    return _labelled(source, source.parent, *read_list(source))
-
-
-def _labelled(
-    source: Path, root: Path, label_of: Mapping[str, int], classes: Iterable[str], notes: Iterable[str]
-) -> LabelledImages:
-    names = sorted(label_of)
-    labels = np.fromiter(map(label_of.__getitem__, names), np.int64, len(names))
-    return LabelledImages(source, root, names, labels, tuple(classes), tuple(notes))
-
-
-# Folders
-
-
-def _class_folders(root: Path) -> LabelledImages:
-    others: list[str] = []
-    unreadable: list[str] = []
-    loose, folders = _entries(str(root), others, unreadable)
-    if unreadable:
-        raise UserError(f"{unreadable[0]} cannot be read; give {LAYOUT}")
-    label_of: dict[str, int] = {}
-    classes: list[str] = []
-    empty: list[str] = []
-    for folder in sorted(folders):
-        names = _images_below(root, folder, others, unreadable)
-        label_of |= dict.fromkeys(names, len(classes))
-        (classes if names else empty).append(folder)
-    if not classes:
-        raise UserError(f"{root} holds no folder with images{', only images' * bool(loose)}; give {LAYOUT}")
-    notes = (
-        *note("class folder", "without images", [repr(name) for name in empty]),
-        *note("image", f"in {root} itself, outside the class folders", [repr(name) for name in sorted(loose)]),
-        *note("file", "other than images", [repr(path) for path in sorted(others)]),
-        *note("folder", "that cannot be read", sorted(unreadable)),
-    )
-    return _labelled(root, root, label_of, classes, notes)
-
-
-def _has_no_classes(root: Path) -> bool:
-    """Whether images lie in the folder itself, or there is one folder at most."""
-    files, folders = _entries(str(root), [], [])
-    return bool(files) or len(folders) < 2
-
-
-def _images_without_classes(root: Path) -> LabelledImages:
-    others: list[str] = []
-    unreadable: list[str] = []
-    names = [name.removeprefix("./") for name in _images_below(root, ".", others, unreadable)]
-    if not names:
-        raise UserError(f"{root} holds no images" + (f": {unreadable[0]} cannot be read" if unreadable else ""))
-    notes = (*note("file", "other than images", [repr(path) for path in sorted(others)]),)
-    return _labelled(root, root, dict.fromkeys(names, 0), ("image",), notes)
-
-
-def _images_below(root: Path, top: str, others: list[str], unreadable: list[str]) -> list[str]:
-    """The images anywhere below a folder, through links, each folder once."""
-    names: list[str] = []
-    visited: set[str] = set()
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
-        path = os.path.join(root, folder)
-        if (place := os.path.realpath(path)) in visited:
-            continue
-        visited.add(place)
-        files, folders = _entries(path, others, unreadable)
-        names += [f"{folder}/{name}" for name in files]
-        waiting += [f"{folder}/{name}" for name in folders]
-    return names
-
-
-def _entries(path: str, others: list[str], unreadable: list[str]) -> tuple[list[str], list[str]]:
-    """The images and the folders in a folder; a file is not asked for more than its name and kind."""
-    files: list[str] = []
-    folders: list[str] = []
-    try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if _holds(entry.is_dir):
-                    folders.append(entry.name)
-                elif has_image_name(entry.name) and _holds(entry.is_file):
-                    files.append(entry.name)
-                else:
-                    others.append(entry.path)
-    except OSError as error:
-        unreadable.append(f"{path} ({error.strerror})")
-    return files, folders
-
-
-def _holds(kind: Callable[[], bool]) -> bool:
-    try:
-        return kind()
-    except OSError:  # a link to itself
-        return False
-
-
-# A part of the images
+def only_listed(images: LabelledImages, listed: Path) -> LabelledImages:
+    """The images that a file names: by their paths or, where no two share it, by the last part of them. Classes of
+    which it names none are left out."""
+    indices: dict[str, list[int]] = {relative(name, images.root): [] for name in read_names(listed)}
+    for index, name in enumerate(images.names):
+        last = name.rpartition("/")[2]
+        if name in indices or last in indices:
+            indices[name if name in indices else last].append(index)
+    missing = [repr(name) for name, matches in indices.items() if not matches]
+    shared = [repr(name) for name, matches in indices.items() if len(matches) > 1]
+    notes = [
+        *note("name", f"in {listed} without an image in {images.root}", missing),
+        *note("name", f"in {listed} that several images have (write their paths from {images.root})", shared),
+    ]
+    chosen = sorted(matches[0] for matches in indices.values() if len(matches) == 1)
+    if not chosen:
+        raise UserError(f"{listed} names no image of {images.root}; " + (notes[0] if notes else f"give {NAMES}"))
+    present, labels = np.unique(images.labels[chosen], return_inverse=True)
+    classes = tuple(images.classes[label] for label in present)
+    if len(classes) < 2:
+        raise UserError(f"{listed} names images of one class only, {classes[0]!r}; add images of others")
+    lost = [repr(images.classes[label]) for label in np.setdiff1d(images.labels, present)]
+    notes += note("class name", f"of which {listed} names no image", lost)
+    return replace(_subset(images, chosen, notes), labels=labels, classes=classes)
 
 
 def _relabel(images: LabelledImages, classes: Sequence[str]) -> LabelledImages:
@@ -292,28 +179,113 @@ def _relabel(images: LabelledImages, classes: Sequence[str]) -> LabelledImages:
     return replace(_subset(images, known, notes), labels=labels[known], classes=tuple(classes))
 
 
-def only_listed(images: LabelledImages, listed: Path) -> LabelledImages:
-    """The images that a file names: by their paths or, where no two share it, by the last part of them. Classes of
-    which it names none are left out."""
-    indices: dict[str, list[int]] = {relative(name, images.root): [] for name in read_names(listed)}
-    for index, name in enumerate(images.names):
-        last = name.rpartition("/")[2]
-        if name in indices or last in indices:
-            indices[name if name in indices else last].append(index)
-    missing = [repr(name) for name, matches in indices.items() if not matches]
-    shared = [repr(name) for name, matches in indices.items() if len(matches) > 1]
-    notes = [
-        *note("name", f"in {listed} without an image in {images.root}", missing),
-        *note("name", f"in {listed} that several images have (write their paths from {images.root})", shared),
-    ]
-    chosen = sorted(matches[0] for matches in indices.values() if len(matches) == 1)
-    if not chosen:
-        raise UserError(f"{listed} names no image of {images.root}; " + (notes[0] if notes else f"give {NAMES}"))
-    subset = _subset(images, np.array(chosen), notes)
-    kept = [images.classes[label] for label in np.unique(subset.labels)]
-    lost = [repr(images.classes[label]) for label in np.setdiff1d(images.labels, subset.labels)]
-    if len(kept) < 2:
-        raise UserError(f"{listed} names images of one class only, {kept[0]!r}; add images of others")
-    relabelled = _relabel(subset, kept)
-    more = note("class name", f"of which {listed} names no image", lost)
-    return replace(relabelled, notes=(*relabelled.notes, *more))
+def _subset(images: LabelledImages, indices: Iterable[int], notes: Iterable[str] = ()) -> LabelledImages:
+    chosen = np.fromiter(indices, np.int64)
+    names = [images.names[index] for index in chosen]
+    return replace(images, names=names, labels=images.labels[chosen], notes=(*images.notes, *notes))
+
+
+# --- what a folder or a list holds ---
+
+
+def _train_folder(source: Path) -> Path:
+    """The train/ of a folder that holds test images beside it; else the source itself."""
+    return source / "train" if os.path.isdir(source / "train") and _test_folders(source) else source
+
+
+def _test_folders(source: Path) -> list[Path]:
+    return [source / name for name in TEST_FOLDERS if os.path.isdir(source / name)]
+
+
+def _find(source: Path, labels: bool = True) -> LabelledImages:
+    """The images of a folder or a list, of at least one class."""
+    if os.path.isfile(source / "corpus.json"):
+        raise UserError(f"{source} is a corpus of videos, not images: name it with --corpus")
+    if os.path.isdir(source):
+        label_of, classes, notes = _read_folder(source, labels)
+        root = source
+    elif not os.path.exists(source):
+        raise UserError(f"{source} does not exist; give {LAYOUT}")
+    elif source.suffix.lower() not in (".txt", ".csv"):
+        raise UserError(f"{source} is neither a folder nor a list; give {LAYOUT}")
+    else:
+        label_of, classes, notes = read_list(source)
+        root = source.parent
+    names = sorted(label_of)
+    numbers = np.fromiter(map(label_of.__getitem__, names), np.int64, len(names))
+    return LabelledImages(source, root, names, numbers, tuple(classes), tuple(notes))
+
+
+def _read_folder(root: Path, labels: bool) -> tuple[dict[str, int], list[str], list[str]]:
+    """The label of each image below a folder, the classes, which are the folders in it, and notes about what was left
+    out. Where labels are not used and the folder holds images, or no two folders, all images are of one class."""
+    contents = _scan(root)
+    names, folders = contents.images, sorted(contents.folders)
+    loose = sorted(name for name in names if "/" not in name)
+    unreadable = sorted(contents.unreadable)
+    notes = note("file", "other than images", [repr(path) for path in sorted(contents.others)])
+    if not labels and (loose or len(folders) < 2):
+        if not names:
+            raise UserError(f"{root} holds no images" + (f": {unreadable[0]} cannot be read" if unreadable else ""))
+        return dict.fromkeys(names, 0), ["image"], notes
+    if unreadable and not folders and not loose:
+        raise UserError(f"{unreadable[0]} cannot be read; give {LAYOUT}")
+    used = {name.partition("/")[0] for name in names if "/" in name}
+    classes = [folder for folder in folders if folder in used]
+    if not classes:
+        raise UserError(f"{root} holds no folder with images{', only images' * bool(loose)}; give {LAYOUT}")
+    numbers = {name: number for number, name in enumerate(classes)}
+    label_of = {name: numbers[name.partition("/")[0]] for name in names if "/" in name}
+    empty = [repr(folder) for folder in folders if folder not in used]
+    outside = note("image", f"in {root} itself, outside the class folders", [repr(name) for name in loose])
+    unread = note("folder", "that cannot be read", unreadable)
+    return label_of, classes, [*note("class folder", "without images", empty), *outside, *notes, *unread]
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What lies anywhere below a folder."""
+
+    images: list[str] = field(default_factory=list)  # by their paths from the folder
+    folders: list[str] = field(default_factory=list)  # in the folder itself
+    others: list[str] = field(default_factory=list)  # files that are no images
+    unreadable: list[str] = field(default_factory=list)  # folders, and why
+
+
+def _scan(root: Path) -> _Contents:
+    """Follows links, but to no folder twice within a class. A file is not asked for more than its name and kind: a
+    million of them on a network drive would take long."""
+    found = _Contents()
+    visited: set[tuple[str, str]] = set()  # class, folder
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        path = os.path.join(root, folder)
+        place = folder.partition("/")[0], os.path.realpath(path)
+        if place in visited:
+            continue
+        visited.add(place)
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    name = f"{folder}/{entry.name}" if folder else entry.name
+                    if entry.name.startswith("."):
+                        continue
+                    if _holds(entry.is_dir):
+                        waiting.append(name)
+                    elif has_image_name(name) and _holds(entry.is_file):
+                        found.images.append(name)
+                    else:
+                        found.others.append(entry.path)
+        except OSError as error:
+            found.unreadable.append(f"{path} ({error.strerror})")
+        if not folder:
+            found.folders.extend(waiting)
+    return found
+
+
+def _holds(kind: Callable[[], bool]) -> bool:
+    try:
+        return kind()
+    except OSError:  # a link to itself
+        return False

@@ -14,6 +14,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,6 +65,19 @@ VIDEO_SCHEMA = pa.schema(
     ]
 )
 Split = Literal["train", "test"]
+
+
+@contextmanager
+def reading(path: Path, expected: str = "a shard") -> Iterator[None]:
+    """Turns every error of reading a file of the corpus into one line for the user."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; run the same vivi prepare again to make it anew") from None
+    except PermissionError:
+        raise UserError(f"{path} may not be read; change its permissions") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
+        raise UserError(f"{path} is damaged or not {expected} ({first_line(error)}); {REMEDY}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,28 +181,20 @@ def shard_numbers(corpus: Path) -> list[int]:
 
 
 def open_shard(path: Path, columns: Sequence[str] = tuple(SHOT_SCHEMA.names)) -> pa.RecordBatchFileReader:
-    """Maps a shard, or some of its columns, into memory; rows are read from the page cache without a copy."""
+    """Maps a shard, or these of its columns, into memory; rows are read from the page cache without a copy."""
     options = pa.ipc.IpcReadOptions(included_fields=[SHOT_SCHEMA.get_field_index(name) for name in columns])
-    try:
+    with reading(path):
         return pa.ipc.open_file(pa.memory_map(str(path)), options=options)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; run the same vivi prepare again to make it anew") from None
-    except PermissionError:
-        raise UserError(f"{path} may not be read; change its permissions") from None
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path} is damaged or not a shard ({first_line(error)}); {REMEDY}") from None
 
 
 def shard_videos(path: Path) -> list[VideoRow]:
     """The rows of the videos a shard was committed with."""
     metadata = open_shard(path).schema.metadata or {}
     content, crc32 = metadata.get(b"videos", b"[]"), metadata.get(b"videos_crc32")
-    try:
+    with reading(path):
         if crc32 is not None and crc32 != b"%08x" % zlib.crc32(content):
-            raise ValueError("it does not match its checksum")
+            raise ValueError("its list of videos does not match its checksum")
         return [VideoRow(**row) for row in json.loads(content)]
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged, its list of videos ({first_line(error)}); {REMEDY}") from None
 
 
 def write_videos(corpus: Path, rows: Sequence[VideoRow], next_shard: int | None = None) -> None:
@@ -249,7 +255,7 @@ def read_videos(corpus: Path) -> list[VideoRow]:
 
 
 def _read_table(path: Path) -> pa.Table:
-    try:
+    with reading(path, "ours"):
         table = pq.read_table(path)
         metadata = table.schema.metadata or {}
         for name, unknown in (("file_bytes", 0), ("file_changed", 0), ("file_hash", "")):
@@ -262,10 +268,6 @@ def _read_table(path: Path) -> pa.Table:
             if not pc.all(pc.is_in(table[name], pa.array(allowed)), min_count=0).as_py():
                 raise ValueError(f"a video whose {name} is neither {' nor '.join(allowed)}")
         return table.replace_schema_metadata(metadata)
-    except PermissionError:
-        raise UserError(f"{path} may not be read; change its permissions") from None
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise UserError(f"{path} is damaged or not ours ({first_line(error)}); {REMEDY}") from None
 
 
 @dataclass(frozen=True)
@@ -289,18 +291,14 @@ class Corpus:
 
     @cached_property
     def videos(self) -> pa.Table:
-        """videos.parquet, read when it is first asked for: of millions of videos that takes seconds."""
+        """videos.parquet, read at the first access: of millions of videos that takes seconds."""
         return _read_table(self.path / "videos.parquet")
 
     def table_identity(self) -> list[Any]:
         """What tells videos.parquet from another: the checksum it carries, or its size and time in older corpora."""
         path = self.path / "videos.parquet"
-        try:
-            crc32 = (pq.read_schema(path).metadata or {}).get(b"crc32")
-        except (OSError, pa.ArrowException):
-            _read_table(path)  # raises a UserError that says what is wrong
-            raise
-        status = path.stat()
+        with reading(path, "ours"):
+            crc32, status = (pq.read_schema(path).metadata or {}).get(b"crc32"), path.stat()
         return [crc32.decode()] if crc32 is not None else [status.st_size, status.st_mtime_ns]
 
     def shots(self, video: dict[str, Any]) -> Iterator[Shot]:
@@ -328,7 +326,7 @@ class Corpus:
 
 
 def read_settings(corpus: Path) -> dict[str, Any]:
-    """What corpus.json says, or one clear line."""
+    """The content of corpus.json."""
     path = corpus / "corpus.json"
     try:
         settings = json.loads(read_file(path))

@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vivi.prepare.corpus import REMEDY, Corpus, concatenated, open_shard, shard_path
-from vivi.prepare.places import videos_by_place
+from vivi.prepare.corpus import REMEDY, Corpus, concatenated, reading, shard_path
+from vivi.prepare.places import checked_batches, videos_by_place
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import fsync, json_crc32
 
@@ -46,7 +46,7 @@ _SECONDS_KEPT = 7 * 24 * 3600
 
 @dataclass(frozen=True)
 class IndexTables:
-    """What is kept on disk."""
+    """The two tables of an index, and its metadata."""
 
     videos: pa.RecordBatch  # name, shard, test, shots, frames
     shots: pa.RecordBatch
@@ -139,45 +139,29 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 def index_shard(path: Path, videos: pa.Table) -> pa.RecordBatch:
     """Where the frames of a shard lie in its file, row by row; checks that the rows are those of `videos`."""
-    open_shard(path)  # for its errors
-    source = pa.memory_map(str(path))
     batches, names = [], []
-    try:
+    with reading(path):
+        source = pa.memory_map(str(path))
         whole = source.read_buffer()
         source.seek(0)
-        reader = pa.ipc.open_file(source)
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
+        for batch in checked_batches(pa.ipc.open_file(source)):
             names.append(batch.column("video"))
-            names[-1].validate(full=True)
-            batches.append(_positions(batch.column("frames"), batch.column("times"), whole))
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise UserError(f"{path} is damaged ({first_line(error)}); {REMEDY}") from None
+            batches.append(_positions(batch.column("frames"), whole))
     positions = _one_batch(pa.Table.from_batches(batches, _POSITIONS))
     _check_rows(path, pa.chunked_array(names, pa.string()), positions.column("frames").to_numpy(), videos)
     return positions
 
 
-def _positions(shots: pa.ListArray, times: pa.ListArray, whole: pa.Buffer) -> pa.RecordBatch:
+def _positions(shots: pa.ListArray, whole: pa.Buffer) -> pa.RecordBatch:
     """Positions in the file of one record batch, whose buffers lie in the map of the whole file."""
-    for lists in (shots, times):
-        lists.validate(full=True)  # also the offsets: monotone, and within their buffers
-    first = shots.offsets.to_numpy().astype(np.int64)
-    counts = np.diff(first)
-    if not np.array_equal(counts, np.diff(times.offsets.to_numpy())):
-        raise ValueError("a shot has other times than frames")
-    frames = shots.values
+    first, frames = shots.offsets.to_numpy().astype(np.int64), shots.values
     _, offsets, data = frames.buffers()
     for buffer in (offsets, data):
-        if buffer is None:
-            raise ValueError("frames without data")
         if not whole.address <= buffer.address <= buffer.address + buffer.size <= whole.address + whole.size:
             raise ValueError("its frames are compressed")
-    if shots.null_count or frames.null_count or not counts.all():
-        raise ValueError("a shot without frames")
     offsets_at = offsets.address - whole.address + 4 * (frames.offset + first[:-1])
     data_at = np.full(len(shots), data.address - whole.address)
-    return pa.RecordBatch.from_arrays([counts.astype(np.int32), offsets_at, data_at], schema=_POSITIONS)
+    return pa.RecordBatch.from_arrays([np.diff(first).astype(np.int32), offsets_at, data_at], schema=_POSITIONS)
 
 
 def _check_rows(path: Path, names: pa.ChunkedArray, frames: NDArray[np.int32], videos: pa.Table) -> None:

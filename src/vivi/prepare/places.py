@@ -1,10 +1,10 @@
-"""Whether what is about to be read can be right: the rows of videos.parquet, which must say where videos lie in their
-shards, one after the other; and the structure of shards, without which Arrow reads anything. Rows of a shard that no
-video claims belong to files that have changed and were prepared again."""
+"""Checks before a corpus is read: the rows of videos.parquet, which say where videos lie in their shards, and the
+structure of shards, since Arrow would read any bytes. Rows of a shard that belong to no video of the table come from
+files that have changed since and were prepared again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vivi.prepare.corpus import REMEDY, SHOT_SCHEMA, VIDEO_SCHEMA, Corpus, open_shard, shard_path
-from vivi.runtime.errors import UserError, first_line
+from vivi.prepare.corpus import SHOT_SCHEMA, VIDEO_SCHEMA, Corpus, open_shard, reading, shard_path
+from vivi.runtime.errors import UserError
 
 
 def videos_by_place(corpus: Corpus) -> pa.Table:
@@ -43,31 +43,32 @@ def videos_by_place(corpus: Corpus) -> pa.Table:
 
 
 def check_shards(corpus: Path, numbers: Iterable[int]) -> None:
-    """Raises for the first of these shards that is not built as a shard is, or whose times are none; frames are not
-    looked at."""
+    """Raises for the first of these shards that is not built as a shard must be; frames are not decoded."""
     for number in numbers:
         path = shard_path(corpus, number)
         reader = open_shard(path)
-        try:
-            if not reader.schema.equals(SHOT_SCHEMA):
-                raise ValueError("its columns are not those of a shard")
-            for batch in (reader.get_batch(index) for index in range(reader.num_record_batches)):
-                batch.validate(full=True)
-                _check_values(batch)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise UserError(f"{path} is damaged ({first_line(error)}); {REMEDY}") from None
+        with reading(path):
+            for _ in checked_batches(reader):
+                pass
 
 
-def _check_values(batch: pa.RecordBatch) -> None:
-    times, frames = batch.column("times"), batch.column("frames")
-    if any(column.null_count for column in (*batch.columns, times.values, frames.values)):
-        raise ValueError("something is missing in a shot")
-    if not pc.all(pc.equal(pc.list_value_length(times), pc.list_value_length(frames)), min_count=0).as_py():
-        raise ValueError("a shot has other times than frames")
-    if not pc.all(pc.greater(pc.list_value_length(frames), 0), min_count=0).as_py():
-        raise ValueError("a shot has no frames")
-    if not pc.all(pc.is_finite(times.values), min_count=0).as_py():
-        raise ValueError("a shot has times that are not finite")
+def checked_batches(reader: pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
+    """The record batches of a shard; raises for the first that is not built as it must be."""
+    if not reader.schema.equals(SHOT_SCHEMA):
+        raise ValueError("its columns are not those of a shard")
+    for batch in (reader.get_batch(index) for index in range(reader.num_record_batches)):
+        batch.validate(full=True)  # also the offsets of lists: monotone, and within their buffers
+        times, frames = batch.column("times"), batch.column("frames")
+        counts = pc.list_value_length(frames)
+        if any(column.null_count for column in (*batch.columns, times.values, frames.values)):
+            raise ValueError("something is missing in a shot")
+        if not counts.equals(pc.list_value_length(times)):
+            raise ValueError("a shot has other times than frames")
+        if not pc.all(pc.greater(counts, 0), min_count=0).as_py():
+            raise ValueError("a shot has no frames")
+        if not pc.all(pc.is_finite(times.values), min_count=0).as_py():
+            raise ValueError("a shot has times that are not finite")
+        yield batch
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[np.int64]:

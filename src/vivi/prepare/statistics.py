@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vivi.prepare.corpus import REMEDY, Corpus, open_shard, shard_path
+from vivi.prepare.index import consecutive
 from vivi.prepare.places import videos_by_place
 from vivi.runtime.errors import UserError
 
@@ -39,6 +40,7 @@ class Statistics:
 
 
 def corpus_statistics(corpus: Corpus) -> Statistics:
+    """Computes them from videos.parquet and the times in the shards."""
     ok = videos_by_place(corpus)
     return Statistics(
         shots_per_video=ok["shots"].to_numpy().astype(np.int64),
@@ -50,20 +52,19 @@ def corpus_statistics(corpus: Corpus) -> Statistics:
 
 def _shot_seconds(corpus: Path, videos: pa.Table) -> NDArray[np.float64]:
     """The duration of every shot. A boundary lies midway between two frames, so a video's shots fill the video."""
-    numbers = np.unique(videos["shard"].to_numpy())
-    numbers = numbers[:: -(-len(numbers) // MAX_SHARDS_READ) or 1]
-    shards = videos["shard"].to_numpy()
+    numbers, offsets, counts = np.unique(videos["shard"].to_numpy(), return_index=True, return_counts=True)
+    every = -(-len(numbers) // MAX_SHARDS_READ) or 1
     durations = [np.empty(0)]
-    for number in numbers:
-        inside = videos.slice(*_run(shards, number))
+    for number, offset, count in zip(numbers[::every], offsets[::every], counts[::every], strict=True):
+        inside = videos.slice(offset, count)
         path = shard_path(corpus, int(number))
         first, last = _first_and_last(open_shard(path, ["times"]))
         first_rows, shots = inside["first_row"].to_numpy(), inside["shots"].to_numpy().astype(np.int64)
         if (first_rows + shots).max() > len(first):
             raise UserError(f"{path} holds fewer shots than videos.parquet says; {REMEDY}")
-        rows = np.concatenate([np.arange(row, row + count) for row, count in zip(first_rows, shots, strict=True)])
+        rows = consecutive(first_rows, shots)
         first, last = first[rows], last[rows]
-        begins = np.cumsum(shots) - shots
+        begins = np.cumsum(shots) - shots  # the first shot of each video
         starts = first.copy()
         starts[1:] = (last[:-1] + first[1:]) / 2
         starts[begins] = first[begins]
@@ -71,12 +72,6 @@ def _shot_seconds(corpus: Path, videos: pa.Table) -> NDArray[np.float64]:
         ends[np.append(begins[1:], len(first)) - 1] = first[begins] + inside["seconds"].to_numpy()
         durations.append(ends - starts)
     return np.concatenate(durations)
-
-
-def _run(values: NDArray[np.int64], value: int) -> tuple[int, int]:
-    """Where a value stands in a sorted array: offset and length."""
-    start, end = np.searchsorted(values, [value, value + 1])
-    return int(start), int(end - start)
 
 
 def _first_and_last(reader: pa.RecordBatchFileReader) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -104,7 +99,7 @@ def skipped_by_reason(corpus: Corpus) -> dict[str, list[str]]:
 
 
 def print_summary(path: Path, console: Console) -> None:
-    """What prepare says at its end."""
+    """Prints the statistics of a corpus and its skipped videos, at the end of vivi prepare."""
     corpus = Corpus(path)
     statistics = corpus_statistics(corpus)
     splits = corpus.videos.filter(pc.equal(corpus.videos["status"], "ok"))["split"].to_pylist()
