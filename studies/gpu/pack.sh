@@ -9,7 +9,7 @@ python_version=${PYTHON_VERSION:-3.12}
 mkdir -p scratch/gpu/wheels
 # torch, torchvision, timm, pyarrow, rich, matplotlib and tensorboard are expected there.
 "${PYTHON:-.venv/bin/python}" -m pip download --quiet --dest scratch/gpu/wheels --no-deps --only-binary=:all: \
-    --python-version "$python_version" av simplejpeg tyro docstring-parser typeguard safetensors ${EXTRA_WHEELS:-}
+    --python-version "$python_version" av simplejpeg msgspec tyro docstring-parser typeguard safetensors ${EXTRA_WHEELS:-}
 for part in "$@"; do
     rm -rf "scratch/gpu/${part%%=*}"
     cp -rL "${part#*=}" "scratch/gpu/${part%%=*}"

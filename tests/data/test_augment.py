@@ -26,6 +26,7 @@ from vivi.data.augment.uniforms import (
     CONTRAST,
     FLIP,
     GREY,
+    GREY_FRAME,
     HEIGHT,
     HSV_HUE,
     HSV_SATURATION,
@@ -348,12 +349,14 @@ def test_grey_images_are_tensorflows_and_as_many_as_asked_for() -> None:
     plain = Augment(12, flip=False, brightness=0, saturation=0)
     coloured = (augment(images, uniforms, plain) + 1) / 2
     made = (augment(images, uniforms, replace(plain, grey=0.66)) + 1) / 2
-    grey = torch.from_numpy(uniforms[:, GREY] < 0.66)
-    assert 0.6 < grey.float().mean() < 0.72
-    assert torch.equal(made[~grey], coloured[~grey])
+    by_frame = (augment(images, uniforms, replace(plain, grey_frames=0.66)) + 1) / 2
     weights = torch.tensor([0.2989, 0.587, 0.114])
-    for before, after in zip(coloured[grey], made[grey], strict=True):
-        torch.testing.assert_close(after, torch.einsum("c,chw->hw", weights, before).expand(3, -1, -1))
+    for result, number in ((made, GREY), (by_frame, GREY_FRAME)):
+        grey = torch.from_numpy(uniforms[:, number] < 0.66)
+        assert 0.6 < grey.float().mean() < 0.72
+        assert torch.equal(result[~grey], coloured[~grey])
+        for before, after in zip(coloured[grey], result[grey], strict=True):
+            torch.testing.assert_close(after, torch.einsum("c,chw->hw", weights, before).expand(3, -1, -1))
 
 
 def test_standardised_images_have_a_mean_of_0_and_a_deviation_of_1() -> None:

@@ -107,6 +107,7 @@ SETTINGS = {
     "no flips": Augment(size=12, flip=False, hue=0.1),
     "contrast": Augment(size=12, contrast=0.3),
     "grey": Augment(size=12, grey=0.6, hue=0.1, hsv=True),
+    "grey frames, contrast and noise": Augment(size=12, grey_frames=0.5, contrast=0.5, hue=0.2, hsv=True),
     "standardised": Augment(size=12, grey=0.6, standardise=True),
     "AutoAugment": Augment(size=12, policy="imagenet"),
 }

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from vivi.data.augment.uniforms import FRAME_UNIFORMS, GREY, UNIFORMS
+from vivi.data.augment.uniforms import FRAME_UNIFORMS, GREY, GREY_FRAME, UNIFORMS
 from vivi.data.index import Index, open_index
 from vivi.data.plan import (
     Kind,
@@ -124,6 +124,7 @@ def test_random_numbers_of_different_purposes_are_different() -> None:
     of_frames, grey = made.augment_uniforms[..., :FRAME_UNIFORMS], made.augment_uniforms[..., GREY]
     assert len(np.unique(of_frames)) == of_frames.size
     assert len(np.unique(grey)) == made.shot.size and (grey == grey[..., :1]).all()  # all frames of a shot alike
+    assert len(np.unique(made.augment_uniforms[..., GREY_FRAME])) == made.frame.size
 
 
 def test_slices_hold_the_videos_they_name_and_together_make_the_batch() -> None:

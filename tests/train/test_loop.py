@@ -54,7 +54,7 @@ def test_a_step_updates_by_the_clipped_gradient_at_its_own_rate(number: int, cli
     scale = min(1, clip / (norm + 1e-6)) if clip else 1
     metrics = Trainer(model, recipe, CPU).step(StepInput(number, iter([videos()]), iter([])))
     assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-9), "as it was before it was clipped"
-    rate = learning_rate(number, recipe.optimiser)
+    rate = learning_rate(number, recipe.steps, recipe.optimiser)
     for before, after in zip(reference.parameters(), model.parameters(), strict=True):
         assert before.grad is not None
         decay = 0.1 * before if before.ndim > 1 else 0

@@ -31,11 +31,19 @@ from vivi.train.optimiser import build_optimiser, learning_rate
 )
 def test_the_learning_rate_warms_up_from_zero_and_decays_in_steps(step: int, expected: float) -> None:
     settings = Optimiser(lr=0.8, warmup=10, decay_at=(90, 110), decay_factor=0.1)
-    assert learning_rate(step, settings) == pytest.approx(expected)
+    assert learning_rate(step, 120, settings) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(0, 0.0), (5, 0.25), (10, 0.5), (35, 0.426776695), (60, 0.25), (110, 0.0)]
+)
+def test_a_cosine_falls_from_the_full_rate_to_zero_at_the_last_step(step: int, expected: float) -> None:
+    settings = Optimiser(lr=0.5, warmup=10, schedule="cosine", decay_at=(20,))
+    assert learning_rate(step, 110, settings) == pytest.approx(expected)
 
 
 def test_without_warm_up_the_first_step_has_the_full_rate() -> None:
-    assert learning_rate(0, Optimiser(lr=0.8, warmup=0)) == 0.8
+    assert learning_rate(0, 100, Optimiser(lr=0.8, warmup=0)) == 0.8
 
 
 def small_model(shot_features: int = 8) -> nn.Module:

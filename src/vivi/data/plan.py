@@ -55,6 +55,7 @@ class Purpose(IntEnum):
     CROP = 3
     COLOUR = 4
     GREY = 5
+    GREY_FRAME = 6
 
 
 class Kind(IntEnum):
@@ -136,8 +137,9 @@ def _with_uniforms(
     crop = uniforms(Purpose.CROP, *frame.shape, CROP_UNIFORMS)
     colour = uniforms(Purpose.COLOUR, *frame.shape, FRAME_UNIFORMS - CROP_UNIFORMS)
     grey = np.broadcast_to(uniforms(Purpose.GREY, *shot.shape)[..., None, None], (*frame.shape, 1))
+    grey_frame = uniforms(Purpose.GREY_FRAME, *frame.shape, 1)
     loss = uniforms(Purpose.LOSS, len(video), shot.shape[1] + 1)
-    return Plan(video, shot, frame, loss, np.concatenate([crop, colour, grey], axis=-1))
+    return Plan(video, shot, frame, loss, np.concatenate([crop, colour, grey, grey_frame], axis=-1))
 
 
 def _in_epoch(total: int, count: int, seed: int, step: int, kind: Kind) -> NDArray[np.int64]:

@@ -41,7 +41,7 @@ def _check_numbers(recipe: Recipe) -> None:
         "images.": {"count": (0, _MOST), "copies": count, "fraction": (1e-9, 1), "fraction_seed": seed},
         "augment.": {
             "size": sizes,
-            **dict.fromkeys(["brightness", "saturation", "hue", "contrast", "grey"], share),
+            **dict.fromkeys(["brightness", "saturation", "hue", "contrast", "grey", "grey_frames"], share),
         },
         "loss.": {
             "shot_features": (1, MOST_FEATURES),
@@ -69,10 +69,11 @@ def _check_augment(recipe: Recipe) -> None:
         not augment.hsv or augment.policy == "none",
         f"--augment.policy {augment.policy} takes the place of all colour: add --augment.no-hsv",
     )
-    require(
-        augment.grey == 0 or augment.policy == "none",
-        f"--augment.policy {augment.policy} takes the place of all colour: add --augment.grey 0",
-    )
+    for flag, share in (("--augment.grey", augment.grey), ("--augment.grey-frames", augment.grey_frames)):
+        require(
+            share == 0 or augment.policy == "none",
+            f"--augment.policy {augment.policy} takes the place of all colour: add {flag} 0",
+        )
     if recipe.loss.frame is not None and recipe.sees_patches:
         require(
             augment == replace(PATCHES, size=augment.size),

@@ -90,6 +90,8 @@ class Augment:
     """Also the noise in hue, saturation and value of S4L."""
     grey: float = 0.0
     """Share of the shots, or images, that are grey in all their frames; 0.66 in Kolesnikov's exemplar."""
+    grey_frames: float = 0.0
+    """Share of the frames that are grey, each on its own: a loss then cannot rely on colour."""
     standardise: bool = False
     """Each frame to a mean of 0 and a deviation of 1, as in Kolesnikov's exemplar, instead of colours in [-1, 1],
     which is what evaluation gives the encoder in any case."""
@@ -127,6 +129,8 @@ class Optimiser:
 
     lr: float = 0.8
     """Learning rate after the warm-up."""
+    schedule: Literal["steps", "cosine"] = "steps"
+    """After the warm-up: constant but for decay_at, or half a cosine down to 0 at the last step, without decay_at."""
     momentum: float = 0.9
     weight_decay: float = 1e-4
     """L2 on kernels only, all parameters of two dimensions or more: no biases, no norms."""

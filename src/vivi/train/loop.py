@@ -31,7 +31,7 @@ class Trainer:
 
     def step(self, batch: StepInput) -> Metrics:
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(batch.number, self.recipe.optimiser)
+            group["lr"] = learning_rate(batch.number, self.recipe.steps, self.recipe.optimiser)
         self.optimiser.zero_grad(set_to_none=True)
         # For layers that need random numbers, such as dropout: the same after resuming.
         torch.manual_seed(self.recipe.seed * 1_000_003 + batch.number)
@@ -72,7 +72,7 @@ class Loop:
             values: dict[str, float] = {}
             if last or step % every.log_every == 0:
                 values = self._checked_metrics()
-                values["learning_rate"] = learning_rate(batch.number, self.recipe.optimiser)
+                values["learning_rate"] = learning_rate(batch.number, self.recipe.steps, self.recipe.optimiser)
                 values.update(clock.read(step))
             if self.writer is not None:
                 if last or step % every.monitor_every == 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -19,9 +21,12 @@ def build_optimiser(model: nn.Module, settings: Optimiser) -> torch.optim.SGD:
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=fused)
 
 
-def learning_rate(step: int, settings: Optimiser) -> float:
-    """Of step 0, 1, ...: linear warm-up from 0, then one more factor from each step of `decay_at` on."""
+def learning_rate(step: int, steps: int, settings: Optimiser) -> float:
+    """Of step 0, 1, ... of so many: linear warm-up from 0, then one more factor from each step of `decay_at` on, or
+    half a cosine."""
     if step < settings.warmup:
         return settings.lr * step / settings.warmup
+    if settings.schedule == "cosine":
+        return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - settings.warmup) / (steps - settings.warmup)))
     decays = sum(step >= at for at in settings.decay_at)
     return float(settings.lr * settings.decay_factor**decays)

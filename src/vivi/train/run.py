@@ -126,6 +126,11 @@ def _check_same_recipe(out: Path, before: Mapping[str, Any], now: Mapping[str, A
             raise UserError(f"{out} is a run of {old}, not of {new}; choose another --out, or name the recipe {old}")
         if name != "steps":
             raise UserError(f"{out} was begun with {flag} {old}, not {new}; use the same value or another --out")
+        if now["optimiser.schedule"] == "cosine":
+            raise UserError(
+                f"{out} was begun with {flag} {old}, at which its cosine ends: it cannot be continued to {new}; "
+                "choose another --out"
+            )
         if not isinstance(old, int) or new is None or new < old:
             raise UserError(f"{out} has {flag} {old}: it can be continued to more, not to {new}")
 

@@ -76,7 +76,7 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_schedule_of_90_000_steps_rises_and_falls_where_the_standard_one_does() -> None:
     settings = optimiser_settings(Tuned().resolved(), 0.01)
-    rates = [learning_rate(step, settings) for step in (500, 1_000, 59_999, 60_000, 79_999, 80_000, 89_999)]
+    rates = [learning_rate(step, 90_000, settings) for step in (500, 1_000, 59_999, 60_000, 79_999, 80_000, 89_999)]
     assert rates == pytest.approx([0.005, 0.01, 0.01, 0.001, 0.001, 0.0001, 0.0001])
 
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vivi.data.augment.autoaugment import autoaugment
-from vivi.data.augment.colour import distort
+from vivi.data.augment.colour import contrast_and_noise, distort
 from vivi.data.augment.crop import centre_boxes, crops, cuda_kernel, in_chunks, random_boxes
 from vivi.data.augment.patches import PATCH_UNIFORMS, cut_patches, layout, standardise
 from vivi.data.augment.uniforms import AUTOAUGMENT, FLIP
-from vivi.data.packed import PackedImages
+from vivi.data.packed import PackedImages, upload
 from vivi.recipes import Augment
 
 
@@ -41,7 +41,10 @@ def augment(
     kernel = cuda_kernel(images.memory.device)
     if kernel and settings.contrast == 0:
         return kernel(images, boxes, flips, settings.size, dtype, settings, uniforms)
-    on_device = torch.from_numpy(uniforms).to(images.memory.device)
+    on_device = upload(torch.from_numpy(uniforms), images.memory.device)
+    if kernel:
+        coloured = kernel(images, boxes, flips, settings.size, torch.float32, settings, uniforms)
+        return contrast_and_noise(coloured, on_device, settings).mul_(2).sub_(1).to(dtype)
 
     def crop_and_colour(part: slice) -> Tensor:
         cropped = crops(images[part], boxes[part], flips[part], settings.size)

@@ -9,6 +9,7 @@ from vivi.data.augment.uniforms import (
     BRIGHTNESS,
     CONTRAST,
     GREY,
+    GREY_FRAME,
     HSV_HUE,
     HSV_SATURATION,
     HSV_VALUE,
@@ -27,29 +28,35 @@ def distort(images: Tensor, uniforms: Tensor, settings: Augment) -> Tensor:
     they are set (slim's slow mode has four orders of all). Clipped to [0, 1] after them; then HSV noise, where it is
     set.
     """
-    per_image = uniforms[:, :, None, None, None]  # (n, UNIFORMS, 1, 1, 1): one of them is (n, 1, 1, 1)
-
-    def between(least: float, most: float, number: int) -> Tensor:
-        return least + (most - least) * per_image[:, number]
-
-    if settings.grey > 0:
-        images = torch.where(per_image[:, GREY] < settings.grey, luminance(images), images)
-    shift = between(-settings.brightness, settings.brightness, BRIGHTNESS)
-    shift_first = per_image[:, ORDER] < 0.5
+    if settings.grey > 0 or settings.grey_frames > 0:
+        grey = (uniforms[:, GREY] < settings.grey) | (uniforms[:, GREY_FRAME] < settings.grey_frames)
+        images = torch.where(grey[:, None, None, None], luminance(images), images)
+    shift = _between(-settings.brightness, settings.brightness, uniforms[:, BRIGHTNESS])
+    shift_first = uniforms[:, ORDER, None, None, None] < 0.5
     if settings.brightness > 0:
         images = images.add_(torch.where(shift_first, shift, 0))
     if settings.saturation > 0:
-        images = saturate(images, between(1 - settings.saturation, 1 + settings.saturation, SATURATION))
+        images = saturate(images, _between(1 - settings.saturation, 1 + settings.saturation, uniforms[:, SATURATION]))
     if settings.brightness > 0:
         images = images.add_(torch.where(shift_first, 0, shift))
     if settings.hue > 0:
-        images = turn_hue(images, between(-settings.hue, settings.hue, HUE))
+        images = turn_hue(images, _between(-settings.hue, settings.hue, uniforms[:, HUE]))
+    return contrast_and_noise(images, uniforms, settings)
+
+
+def contrast_and_noise(images: Tensor, uniforms: Tensor, settings: Augment) -> Tensor:
+    """The last part of `distort`: contrast, which needs all pixels of an image, clipping and HSV noise."""
     if settings.contrast > 0:
         mean = images.mean(dim=(2, 3), keepdim=True)  # (n, 3, 1, 1)
-        factor = between(1 - settings.contrast, 1 + settings.contrast, CONTRAST)
+        factor = _between(1 - settings.contrast, 1 + settings.contrast, uniforms[:, CONTRAST])
         images = mean + (images - mean) * factor
     images = images.clamp_(0, 1)
     return hsv_noise(images, uniforms) if settings.hsv else images
+
+
+def _between(least: float, most: float, uniforms: Tensor) -> Tensor:
+    """A number for each image: uniforms (n,) -> (n, 1, 1, 1)."""
+    return least + (most - least) * uniforms[:, None, None, None]
 
 
 def hsv_noise(images: Tensor, uniforms: Tensor) -> Tensor:

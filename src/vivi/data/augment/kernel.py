@@ -20,7 +20,17 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivi.data.augment.uniforms import BRIGHTNESS, GREY, HSV_HUE, HSV_SATURATION, HSV_VALUE, HUE, ORDER, SATURATION
+from vivi.data.augment.uniforms import (
+    BRIGHTNESS,
+    GREY,
+    GREY_FRAME,
+    HSV_HUE,
+    HSV_SATURATION,
+    HSV_VALUE,
+    HUE,
+    ORDER,
+    SATURATION,
+)
 from vivi.data.packed import PackedImages, upload
 from vivi.recipes import Augment
 from vivi.runtime.errors import first_line
@@ -43,7 +53,8 @@ def crop(
     """The boxes (y, x, height, width) of n images, mirrored where `flips` says so: (n, 3, size, size), channels_last.
 
     Without settings the values are those of the pixels, 0 to 255, rounded for uint8. With settings and uniforms
-    (n, UNIFORMS) they are coloured (but for contrast and AutoAugment) and in [-1, 1].
+    (n, UNIFORMS) they are coloured and in [-1, 1]; where the settings have contrast, they are coloured up to it, and
+    neither clipped nor scaled to [-1, 1].
     """
     device, shape = images.memory.device, (len(images), 3, size, size)
     out = torch.empty(shape, dtype=dtype, device=device, memory_format=torch.channels_last)
@@ -62,9 +73,10 @@ def crop(
             *arguments,
             SIZE=size,
             COLOURED=settings is not None,
-            GREYED=settings is not None and settings.grey > 0,
+            GREYED=settings is not None and (settings.grey > 0 or settings.grey_frames > 0),
             SATURATED=settings is not None and settings.saturation > 0,
             TURNED=settings is not None and settings.hue > 0,
+            FINISHED=settings is not None and settings.contrast == 0,
             NOISY=settings is not None and settings.hsv,
             ROUNDED=dtype == torch.uint8,
             TABLE=PARAMETERS,
@@ -96,7 +108,7 @@ def colour_parameters(settings: Augment, uniforms: NDArray[np.float32]) -> NDArr
     for part in (HSV_SATURATION, HSV_VALUE):
         u, v, w = signed[:, part].T
         columns += [4**u, 2 ** (0.5 * v), 0.1 * w]
-    columns.append(uniforms[:, GREY] < settings.grey)
+    columns.append((uniforms[:, GREY] < settings.grey) | (uniforms[:, GREY_FRAME] < settings.grey_frames))
     return np.stack(columns, axis=1).astype(np.float32)
 
 
@@ -112,6 +124,7 @@ def _crop(
     GREYED: tl.constexpr,
     SATURATED: tl.constexpr,
     TURNED: tl.constexpr,
+    FINISHED: tl.constexpr,
     NOISY: tl.constexpr,
     ROUNDED: tl.constexpr,
     TABLE: tl.constexpr,
@@ -178,14 +191,15 @@ def _crop(
         if TURNED:
             hue, spread, value = _hue_spread_value(red, green, blue)
             red, green, blue = _coloured(hue + tl.load(table + 8), spread, value)
-        red, green, blue = _clamped(red), _clamped(green), _clamped(blue)
-        if NOISY:
-            hue, spread, value = _hue_spread_value(red, green, blue)
-            saturation = spread / tl.maximum(value, 1e-12)
-            saturation = _noisy(saturation, tl.load(table + 10), tl.load(table + 11), tl.load(table + 12))
-            value = _noisy(value, tl.load(table + 13), tl.load(table + 14), tl.load(table + 15))
-            red, green, blue = _coloured(hue + tl.load(table + 9), value * saturation, value)
-        red, green, blue = 2 * red - 1, 2 * green - 1, 2 * blue - 1
+        if FINISHED:
+            red, green, blue = _clamped(red), _clamped(green), _clamped(blue)
+            if NOISY:
+                hue, spread, value = _hue_spread_value(red, green, blue)
+                saturation = spread / tl.maximum(value, 1e-12)
+                saturation = _noisy(saturation, tl.load(table + 10), tl.load(table + 11), tl.load(table + 12))
+                value = _noisy(value, tl.load(table + 13), tl.load(table + 14), tl.load(table + 15))
+                red, green, blue = _coloured(hue + tl.load(table + 9), value * saturation, value)
+            red, green, blue = 2 * red - 1, 2 * green - 1, 2 * blue - 1
     if ROUNDED:
         red, green, blue = _rounded(red), _rounded(green), _rounded(blue)
 

@@ -9,5 +9,5 @@ CROP_UNIFORMS = 10  # the others come from a generator of their own, which is pa
 HSV_HUE, HSV_SATURATION, HSV_VALUE = 10, slice(11, 14), slice(14, 17)
 AUTOAUGMENT = slice(17, 22)
 FRAME_UNIFORMS = 22
-GREY = 22  # the same for all frames of a shot
-UNIFORMS = 23
+GREY, GREY_FRAME = 22, 23  # the first is the same for all frames of a shot
+UNIFORMS = 24

@@ -55,7 +55,9 @@ MOST_HALVINGS = 12
 def optimiser_settings(tuned: Tuned, lr: float) -> Optimiser:
     """SGD, with the learning rate as a function of the step."""
     decay_at = tuple(int(share * tuned.steps) for share in DECAY_AT)
-    return Optimiser(lr, tuned.momentum, tuned.weight_decay, tuned.warmup, decay_at)
+    return Optimiser(
+        lr=lr, momentum=tuned.momentum, weight_decay=tuned.weight_decay, warmup=tuned.warmup, decay_at=decay_at
+    )
 
 
 def trouble(losses: Sequence[float], looked: int) -> str:
@@ -191,7 +193,7 @@ class _Attempt:
         """One step; the losses, means over the whole batch."""
         self._name_unreadable(batch)
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(step, self.settings)
+            group["lr"] = learning_rate(step, self.job.tuned.steps, self.settings)
         self.optimiser.zero_grad(set_to_none=True)
         torch.manual_seed(1_000_003 * self.job.seed + step)  # for layers that draw lots
         with out_of_memory_named():
@@ -238,7 +240,7 @@ class _Attempt:
         if log is not None and (done % LOOK_EVERY == 0 or done == self.job.tuned.steps):
             values = {"loss": self.losses[-1], **{name: float(value) for name, value in parts.items()}}
             values["gradient_norm"] = float(self.gradient_norm)
-            log.log(done, {**values, "learning_rate": learning_rate(done - 1, self.settings)})
+            log.log(done, {**values, "learning_rate": learning_rate(done - 1, self.job.tuned.steps, self.settings)})
 
     def _name_unreadable(self, batch: Batch) -> None:
         for line in batch.unreadable:
