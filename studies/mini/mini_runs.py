@@ -70,16 +70,17 @@ COLOURS: dict[str, dict[str, Any]] = {
         "augment.saturation": 0.8,
         "augment.hue": 0.2,
         "augment.contrast": 0.6,
-        "augment.grey": 0.2,
+        "augment.grey_frames": 0.2,
     },
 }
 SPACE: dict[str, list[Any]] = {
     "optimiser.lr": [0.05, 0.1, 0.2, 0.4],
+    "optimiser.schedule": ["steps", "cosine"],
     "augment.crop_area": [[0.1, 1.0], [0.2, 1.0], [0.4, 1.0]],
     "colour": list(COLOURS),
     "batch.cores": [1, 8],
     "batch.frames": [2, 4, 8],
-    "shot_seconds": [0.8, 1.6, 3.2],
+    "shot_seconds": [1.6, 3.2],
     "loss.frame.negatives": ["shots", "videos"],  # of the exemplar loss
     "video_weight": [0.5, 1.0, 4.0, 16.0],  # times the recipe's own
 }
