@@ -83,7 +83,7 @@ class Case:
         made = crops(images, boxes, flips, self.size)
         if self.colours is not None:
             made = distort(made / 255, torch.from_numpy(uniforms), self.colours) * 2 - 1
-        return made.round().to(self.dtype) if self.dtype == torch.uint8 else made.to(self.dtype)
+        return made if self.dtype == torch.uint8 else made.to(self.dtype)  # not rounded
 
 
 PLAIN = Augment(brightness=0, saturation=0)
@@ -144,12 +144,14 @@ def by_kernel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
 
 
 def assert_close(actual: Tensor, expected: Tensor, tolerance: float, hsv: bool = False) -> None:
-    """Equal but for rounding: to a tolerance in float32, to the last bit else."""
-    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    """Equal but for rounding: to a tolerance in float32, to the last bit else. For uint8, `expected` is not rounded."""
+    assert actual.shape == expected.shape
     difference = (actual.float() - expected.float()).abs()
     if actual.dtype == torch.uint8:
-        assert difference.max() <= 1 and (difference > 0).float().mean() < 0.005
-    elif actual.dtype == torch.bfloat16:
+        assert expected.dtype == torch.float32 and difference.max() <= 0.5 + tolerance
+        return
+    assert actual.dtype == expected.dtype
+    if actual.dtype == torch.bfloat16:
         assert difference.max() <= 2**-8  # of values up to 1: a GPU rounds to the nearest, the interpreter cuts off
     elif hsv and ON_GPU:  # the fourth root of a saturation or value near 0: a few pixels differ more
         assert (difference > tolerance).float().mean() < 0.01

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -261,7 +262,7 @@ def test_training_is_the_same_with_the_corpus_in_memory(corpus: Path, tmp_path: 
         how: run_here(tmp_path / "corpus", tmp_path / how, "--steps", 2, "--log-every", 1, "--resident", how)
         for how in ("on", "off")
     }
-    assert "are kept in memory, decoded" in runs_of["on"] and "are kept" not in runs_of["off"]
+    assert re.search(r"are kept (in memory|on the GPU), decoded", runs_of["on"]) and "are kept" not in runs_of["off"]
     line = f"its neighbour takes its place: video {index.video_name(video)} shot 0 frame 0: "
     assert runs_of["on"].count(line) == 1
     assert_same_run(tmp_path / "on", tmp_path / "off")

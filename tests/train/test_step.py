@@ -57,7 +57,8 @@ def test_one_micro_batch_and_many_compute_the_same_step(name: str) -> None:
 
 def test_two_processes_compute_the_same_step_as_one(tmp_path: Path) -> None:
     """Real gloo processes; every loss, with and without accumulation."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    found = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": found, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*command, __file__, str(tmp_path)], check=True, timeout=240, env=environment)
     for number, (name, recipe) in enumerate(LOSSES.items()):

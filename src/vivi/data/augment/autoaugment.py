@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 from torchvision.transforms.v2 import functional as vision
 
@@ -162,12 +163,32 @@ def apply(operation: str, images: Tensor, magnitudes: NDArray[np.float64], polic
     return changed
 
 
+def shear_x(images: Tensor, slope: float) -> Tensor:
+    return vision.affine(images, 0.0, [0, 0], 1.0, [math.degrees(math.atan(slope)), 0.0], center=[0, 0])
+
+
+@cache
+def source_pixels(move: Callable[[Tensor, float], Tensor], amount: float, height: int, width: int) -> Tensor:
+    """From which pixel each pixel comes, counted from 1, or 0 if from outside: (height · width,). torchvision moves
+    an image of these numbers on the CPU; given images on a GPU, it makes the host wait for them."""
+    numbers = torch.arange(1, height * width + 1, dtype=torch.float32).view(1, height, width)
+    return move(numbers, amount).long().flatten()
+
+
+def moved_by(move: Callable[[Tensor, float], Tensor]) -> Callable[[Tensor, float], Tensor]:
+    """A function of torchvision that moves pixels, without its wait for the GPU."""
+
+    def operate(images: Tensor, amount: float) -> Tensor:
+        source = upload(source_pixels(move, amount, images.shape[2], images.shape[3]), images.device)
+        return F.pad(images.flatten(2), (1, 0)).index_select(2, source).view(images.shape)  # black comes in
+
+    return operate
+
+
 # As AutoAugment of torchvision calls its functions: uint8 (n, 3, h, w), and one magnitude for all.
 IMAGENET_OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "ShearX": lambda images, slope: vision.affine(
-        images, 0.0, [0, 0], 1.0, [math.degrees(math.atan(slope)), 0.0], center=[0, 0]
-    ),
-    "Rotate": lambda images, degrees: vision.rotate(images, degrees),
+    "ShearX": moved_by(shear_x),
+    "Rotate": moved_by(vision.rotate),
     "Color": lambda images, change: vision.adjust_saturation(images, 1 + change),
     "Contrast": lambda images, change: vision.adjust_contrast(images, 1 + change),
     "Sharpness": lambda images, change: vision.adjust_sharpness(images, 1 + change),
