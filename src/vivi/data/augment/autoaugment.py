@@ -180,7 +180,9 @@ def moved_by(move: Callable[[Tensor, float], Tensor]) -> Callable[[Tensor, float
 
     def operate(images: Tensor, amount: float) -> Tensor:
         source = upload(source_pixels(move, amount, images.shape[2], images.shape[3]), images.device)
-        return F.pad(images.flatten(2), (1, 0)).index_select(2, source).view(images.shape)  # black comes in
+        padded = F.pad(images.flatten(2), (1, 0))  # from outside comes black
+        moved: Tensor = padded.index_select(2, source).view(images.shape)
+        return moved
 
     return operate
 
