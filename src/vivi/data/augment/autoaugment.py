@@ -164,7 +164,8 @@ def apply(operation: str, images: Tensor, magnitudes: NDArray[np.float64], polic
 
 
 def shear_x(images: Tensor, slope: float) -> Tensor:
-    return vision.affine(images, 0.0, [0, 0], 1.0, [math.degrees(math.atan(slope)), 0.0], center=[0, 0])
+    sheared: Tensor = vision.affine(images, 0.0, [0, 0], 1.0, [math.degrees(math.atan(slope)), 0.0], center=[0, 0])
+    return sheared
 
 
 @cache
