@@ -144,7 +144,7 @@ def by_kernel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
 
 
 def assert_close(actual: Tensor, expected: Tensor, tolerance: float, hsv: bool = False) -> None:
-    """Equal but for rounding: to a tolerance, or to the last bit of bfloat16. For uint8, `expected` is not rounded."""
+    """Equal to a tolerance, or to the last bit of bfloat16. For uint8, `expected` is not rounded."""
     assert actual.shape == expected.shape
     difference = (actual.float() - expected.float()).abs()
     if actual.dtype == torch.uint8:
