@@ -132,10 +132,12 @@ def bench_train(options: TrainOptions, console: Console) -> dict[str, Any]:
         precision, architecture = model.encoder.precision, model.encoder.architecture
         with prefetch_steps(data, recipe, execution, world, size, STEPS, precision, console) as prefetch:
             training = Training(Trainer(model, recipe, world), prefetch)
-            rounds, memory = measure_rounds(training, size, work, options, console)
-            if options.profile:
-                options.profile.write_text(profiled(training))
-            alone = parts_alone(prefetch, reading_threads(execution)) if prefetch.videos else {}
+            beside = warm_up(training, size, work, options, console)
+            with turn(options.lock, console):
+                rounds, memory = measure_rounds(training, beside, work, options, console)
+                if options.profile:
+                    options.profile.write_text(profiled(training))
+                alone = parts_alone(prefetch, reading_threads(execution)) if prefetch.videos else {}
         found = {
             "recipe": recipe.name,
             "overridden": {name: new for name, (_, new) in differences(find_recipe(options.named), recipe).items()},
@@ -212,20 +214,24 @@ class WithCores:
         return now(self.device) - began
 
 
-def measure_rounds(
-    training: Training, size: MicroBatchSize, work: Work, options: TrainOptions, console: Console
-) -> tuple[list[Round], float]:
-    """Every round measures all in turn. Also the most memory that steps took, in GiB."""
+@dataclass(frozen=True)
+class Beside:
+    """What the step is measured beside, warmed up."""
+
+    encoders: list[
+        tuple[EncoderAlone, int]
+    ]  # of videos and of images, and how many micro-batches of a step each takes
+    with_cores: WithCores | None
+
+
+def warm_up(training: Training, size: MicroBatchSize, work: Work, options: TrainOptions, console: Console) -> Beside:
     model, device, pixels = training.trainer.model, training.device, options.recipe.augment.size
     compiled = options.execution.compiles(device.type == "cuda")
-
-    def encoder(batch: int) -> EncoderAlone:
-        return EncoderAlone(model.encoder.architecture.create(), batch, pixels, device, compiled)
-
     console.print("compiling and warming up ..." if compiled else "warming up ...")
     training.take(options.warm_up)
+    create = model.encoder.architecture.create
     batches = ((work.frames, work.micro_batches), (work.images, work.image_batches))
-    encoders = [(encoder(batch), count) for batch, count in batches if batch]
+    encoders = [(EncoderAlone(create(), batch, pixels, device, compiled), count) for batch, count in batches if batch]
     with_cores = WithCores(model, size.videos, work.frames, pixels, device) if work.frames else None
     for alone, _ in encoders:
         alone.train(options.warm_up)
@@ -235,27 +241,34 @@ def measure_rounds(
         with_cores.train(1)
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    return Beside(encoders, with_cores)
 
-    rounds, peak, many = [], 0.0, options.measure
-    with turn(options.lock, console):
-        for number in range(options.rounds):
-            training.take(steps_ahead(training.prefetch))  # what was made ahead meanwhile
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
-            step, waiting = training.take(many)
-            if device.type == "cuda":
-                peak = max(peak, torch.cuda.max_memory_allocated(device) / 2**30)
-            one = Round(
-                step=step / many,
-                waiting=waiting / many,
-                encoder=sum(alone.train(many * count) for alone, count in encoders) / many,
-                cores=with_cores.train(many * work.micro_batches) / many if with_cores else 0.0,
-                forward=encoders[0][0].forward(many * work.micro_batches) / many if work.two_passes else 0.0,
-            )
-            rounds.append(one)
-            console.print(
-                f"round {number + 1}: {one.step:.4f} s a step, {one.encoder / one.step:.3f} of the encoder alone"
-            )
+
+def measure_rounds(
+    training: Training, beside: Beside, work: Work, options: TrainOptions, console: Console
+) -> tuple[list[Round], float]:
+    """Every round measures all in turn. Also the most memory that steps took, in GiB."""
+    device, many = training.device, options.measure
+    rounds, peak = [], 0.0
+    for number in range(options.rounds):
+        training.take(steps_ahead(training.prefetch))  # what was made ahead meanwhile
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        step, waiting = training.take(many)
+        if device.type == "cuda":
+            peak = max(peak, torch.cuda.max_memory_allocated(device) / 2**30)
+        passes = many * work.micro_batches
+        one = Round(
+            step=step / many,
+            waiting=waiting / many,
+            encoder=sum(alone.train(many * count) for alone, count in beside.encoders) / many,
+            cores=beside.with_cores.train(passes) / many if beside.with_cores else 0.0,
+            forward=beside.encoders[0][0].forward(passes) / many if work.two_passes else 0.0,
+        )
+        rounds.append(one)
+        console.print(
+            f"round {number + 1}: {one.step:.4f} s a step, {one.encoder / one.step:.3f} of the encoder alone"
+        )
     return rounds, peak
 
 
