@@ -56,7 +56,7 @@ class Options:
     """A folder of tasks in VTAB-1k layout."""
     minutes: float = 25.0
     """When this time is up, what is not done is given up."""
-    processes: int = 2
+    processes: int = 4
     """Runs side by side on the GPU."""
     work: Path = Path(tempfile.gettempdir()) / "mini"
     """Folder for corpora and runs."""
