@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 SIGNALLED = """
-import fnmatch, os, sys, threading
+import fnmatch, os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
 number, nth, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 group, pattern = sys.argv[4] == "group", sys.argv[5]
 sys.argv = ["vivi", *sys.argv[6:]]

@@ -96,7 +96,7 @@ def test_an_interrupted_run_says_so_and_goes_on(
     flags = ["prepare", videos, "--out", out, "--rate", 5, "--shard-megabytes", 0.05, "--workers", 1]
     running = start_signalled(number, out / "shards" / "*", 1, *flags, group=True)
     _, errors = running.communicate(timeout=120)
-    assert running.returncode == 130
+    assert running.returncode == 130, errors
     assert errors.strip() == "stopped; the same command goes on from here"
     assert len(list((out / "shards").iterdir())) < len(list((undisturbed / "shards").iterdir()))
     assert vivi(*flags).returncode == 0
