@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -110,17 +110,13 @@ def with_field(recipe: Recipe, name: str, text: str) -> Recipe:
         value = text
     if isinstance(value, str) and value == flat(recipe)[name]:
         return recipe  # a loss that is named once more keeps its settings
-    changed = _with_value(recipe, name.split("."), value, name)
-    assert isinstance(changed, Recipe)
+    content = part = as_json(recipe)
+    *parts, last = name.split(".")
+    for inner in parts:
+        part = part[inner]
+    part[last] = value
+    changed: Recipe = _parse_dataclass(Recipe, content, "--sweep", "")
     return changed
-
-
-def _with_value(owner: Any, path: list[str], value: Any, name: str) -> Any:
-    """The dataclass with the field at the end of `path` set."""
-    first, *rest = path
-    if rest:
-        return replace(owner, **{first: _with_value(getattr(owner, first), rest, value, name)})
-    return replace(owner, **{first: _parse(get_type_hints(type(owner))[first], value, "--sweep", name)})
 
 
 def sweep(recipe: Recipe, out: Path, values: str) -> list[tuple[Path, Recipe]]:
