@@ -277,3 +277,30 @@ def test_a_recipe_that_was_altered_after_the_run_began_is_named(corpus: Path, tm
     about.write_text(json.dumps({**facts, "recipe": 3}))
     with pytest.raises(UserError, match=r"run\.json is missing or damaged"):
         vivi_here(*words[:-1], 4)
+
+
+def test_a_run_goes_on_that_was_begun_before_a_field_existed(corpus: Path, tmp_path: Path) -> None:
+    run_here(corpus, tmp_path, "--steps", 1)
+    path, about = tmp_path / "recipe.json", tmp_path / "run.json"
+    older, facts = json.loads(path.read_text()), json.loads(about.read_text())
+    del older["augment"]["grey_frames"], older["loss"]["frame"]["negatives"]
+    del facts["recipe"]["augment.grey_frames"], facts["recipe"]["loss.frame.negatives"]
+    path.write_text(json.dumps(older))
+    about.write_text(json.dumps(facts))
+    flag = ("--loss.frame.negatives", "videos")
+    line = error_line(train(corpus, tmp_path, "--steps", 2, *flag))
+    assert "begun with --loss.frame.negatives shots, not videos" in line
+    line = error_line(train(corpus, tmp_path, "--steps", 2, "--loss.frame", "rotation"))
+    assert "begun with --loss.frame exemplar, not rotation" in line
+    run_here(corpus, tmp_path, "--steps", 2)
+    assert json.loads(path.read_text())["augment"]["grey_frames"] == 0
+    run_here(corpus, tmp_path, "--steps", 3)
+
+
+@pytest.mark.parametrize("steps", ["many", None, [1]])
+def test_a_number_of_steps_that_is_none_is_named(corpus: Path, tmp_path: Path, steps: object) -> None:
+    run_here(corpus, tmp_path, "--steps", 1)
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "steps": steps}))
+    line = error_line(train(corpus, tmp_path, "--steps", 2))
+    assert f"{path}: steps is {'none' if steps is None else steps}; it must be a whole number" in line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -13,7 +13,7 @@ import msgspec
 
 from vivi.recipes.losses import FRAME_LOSSES, VIDEO_LOSSES, LossSettings
 from vivi.recipes.scaled import RECIPES
-from vivi.recipes.schema import Recipe
+from vivi.recipes.schema import Loss, Recipe
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import read_file
 
@@ -80,6 +80,14 @@ def as_json(value: Any) -> Any:
 def flat(recipe: Recipe) -> dict[str, Any]:
     """Every field by its dotted name. A loss is there by its name, and then field by field."""
     return flatten(as_json(recipe))
+
+
+def flat_defaults(recipe: Recipe) -> dict[str, Any]:
+    """Every field of this recipe and its losses by its dotted name, with the value that it has by itself."""
+    losses = {"loss.frame": recipe.loss.frame, "loss.video": recipe.loss.video}
+    settings = {f"{place}.{field.name}": field for place, loss in losses.items() if loss for field in fields(loss)}
+    of_losses = {name: field.default for name, field in settings.items() if field.default is not MISSING}
+    return flat(Recipe("", loss=Loss(frame=None, video=None))) | of_losses
 
 
 def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
@@ -171,7 +179,10 @@ def _parse_loss(value: Any, where: str, name: str) -> LossSettings | None:
         raise UserError(f"{where}: {name} has no field '{_KIND}'; it must name the loss: {', '.join(known)}")
     kind = settings.pop(_KIND)
     if not isinstance(kind, str) or kind not in known:
-        raise UserError(f"{where}: {name} is {_short(kind)}; it must be one of {', '.join(known)}")
+        raise UserError(
+            f"{where}: {name} is {_short(kind)}; it must be one of {', '.join(known)} (a loss of your own is trained "
+            "by its own script)"
+        )
     loss: LossSettings | None = None
     if known[kind] is not None:
         loss = _parse_dataclass(known[kind], settings, where, f"{name}.")

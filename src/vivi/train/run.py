@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vivi.recipes import Recipe
-from vivi.recipes.files import differences, flat, flatten, read_recipe_json, recipe_json
+from vivi.recipes.files import differences, flat, flat_defaults, flatten, read_recipe_json, recipe_json
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import read_file, storage, write_atomically
 
@@ -54,15 +54,21 @@ def check_folder(out: Path, recipe: Recipe) -> bool:
             raise UserError(f"{out} holds other files and is no run{lost}; choose a new or empty folder for --out")
         return False
     before, begun = flatten(read_recipe_json(out / "recipe.json")), _about(out).get("recipe", {})
+    if begun:  # perhaps by a version that did not have every field yet
+        later = {name: value for name, value in flat_defaults(recipe).items() if name not in begun and name != "steps"}
+        before, begun = before | later | before, begun | later
     for name in dict.fromkeys([*before, *begun]) if begun else ():
         if name != "steps" and before.get(name) != begun.get(name):
             raise UserError(
                 f"{out / 'recipe.json'} was altered after the run began: {name[:80] or 'all of it'} is "
-                f"{str(before.get(name))[:80]}, and was {str(begun.get(name))[:80]}; put it back, or choose another "
-                "--out"
+                f"{_shown(before, name)}, and was {_shown(begun, name)}; put it back, or choose another --out"
             )
     _check_same_recipe(out, before, flat(recipe))
     return True
+
+
+def _shown(fields: Mapping[str, Any], name: str) -> str:
+    return (str(fields[name])[:80] or "''") if name in fields else "missing"
 
 
 def open_run(out: Path, recipe: Recipe, named: Recipe, data: TrainingData) -> None:
@@ -125,13 +131,18 @@ def _check_same_recipe(out: Path, before: Mapping[str, Any], now: Mapping[str, A
         if name == "name":
             raise UserError(f"{out} is a run of {old}, not of {new}; choose another --out, or name the recipe {old}")
         if name != "steps":
-            raise UserError(f"{out} was begun with {flag} {old}, not {new}; use the same value or another --out")
+            raise UserError(
+                f"{out} was begun with {flag} {_shown(before, name)}, not {_shown(now, name)}; use the same value or "
+                "another --out"
+            )
+        if type(old) is not int:
+            raise UserError(f"{out / 'recipe.json'}: steps is {_shown(before, name)}; it must be a whole number")
         if now["optimiser.schedule"] == "cosine":
             raise UserError(
                 f"{out} was begun with {flag} {old}, at which its cosine ends: it cannot be continued to {new}; "
                 "choose another --out"
             )
-        if not isinstance(old, int) or new is None or new < old:
+        if new < old:
             raise UserError(f"{out} has {flag} {old}: it can be continued to more, not to {new}")
 
 
