@@ -25,6 +25,7 @@ from vivi.losses import FrameLoss
 from vivi.losses.base import Measured
 from vivi.losses.layers import at_least_float32, mlp
 from vivi.recipes import RECIPES, LossSettings, Recipe
+from vivi.runtime.errors import UserError
 from vivi.train.settings import DataPaths, Execution
 from vivi.train.train import train
 
@@ -67,6 +68,11 @@ def own_recipe(steps: int) -> Recipe:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit("usage: python examples/own_loss.py corpus/ run/ [STEPS]")
     corpus, out = Path(sys.argv[1]), Path(sys.argv[2])
     recipe = own_recipe(steps=int(sys.argv[3]) if len(sys.argv) > 3 else 800)
-    train(recipe, DataPaths(corpus), out, Execution(log_every=1))
+    try:
+        train(recipe, DataPaths(corpus), out, Execution(log_every=1))
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -25,6 +25,7 @@ from vivi.losses import Exemplar, InfoNCE
 from vivi.losses.layers import linear
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import RECIPES
+from vivi.runtime.errors import UserError
 
 recipe = RECIPES["vivi-ex4-tiny"]
 V, K, L = recipe.batch.videos, recipe.batch.shots, recipe.batch.frames  # videos, shots of each, frames of each shot
@@ -88,6 +89,11 @@ def train(corpus: str, steps: int) -> Iterator[tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    folder, count = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else recipe.steps
-    for number, (frame_loss, video_loss) in enumerate(train(folder, count), start=1):
-        print(f"step {number}: exemplar {frame_loss:.4f}, infonce {video_loss:.4f}")
+    if len(sys.argv) < 2:
+        sys.exit("usage: python examples/vivi_in_100_lines.py corpus/ [STEPS]")
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else recipe.steps
+    try:
+        for number, (frame_loss, video_loss) in enumerate(train(sys.argv[1], count), start=1):
+            print(f"step {number}: exemplar {frame_loss:.4f}, infonce {video_loss:.4f}")
+    except UserError as error:
+        sys.exit(f"error: {error}")

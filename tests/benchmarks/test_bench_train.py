@@ -179,7 +179,7 @@ def test_what_cannot_work_is_said_before_anything_is_measured(changes: dict[str,
 def test_the_loader_says_so_too() -> None:
     options = LoaderOptions(**recipe_options(["vivi-ex4-tiny"]) | {"named": "vivi-ex4-tiny"})
     for changes, said in (
-        ({"execution": Execution(micro_batch=3)}, "--micro-batch 3 does not divide the recipe's 1 cores evenly"),
+        ({"execution": Execution(micro_batch=3)}, "--micro-batch 3 does not divide --batch.cores 1 evenly"),
         ({"recipe": RECIPES["sup100-tiny"]}, "sup100-tiny learns from no videos"),
         ({"measure": 0}, "--measure is 0"),
     ):

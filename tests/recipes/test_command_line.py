@@ -149,7 +149,7 @@ def test_the_help_shows_the_settings_of_the_losses_that_the_recipe_has(vivi: Run
 
 _MAIN = """
 import sys
-from vivi.cli.main import main
+from vivi.cli import main
 try:
     main()
 except SystemExit as end:
@@ -165,11 +165,15 @@ except SystemExit as end:
         (["--corpus", "{empty}"], 1, "is no corpus"),
         (["--corpus", "/nowhere", "--optimiser.lr", "-1"], 1, "--optimiser.lr is -1"),
         (["--corpus", "/nowhere", "--images", "x"], 1, "learns from no images: remove --images"),
-        (["--corpus", "/nowhere", "--batch.videos", "63", "--batch.cores", "2"], 1, "do not divide evenly"),
+        (
+            ["--corpus", "/nowhere", "--batch.videos", "63", "--batch.cores", "2"],
+            1,
+            "is no multiple of --batch.cores",
+        ),
         (["--corpus", "/nowhere", "--sweep", "loss.video_weight=-1,0.1"], 1, "--loss.video-weight is -1"),
         (["--corpus", "/nowhere", "--sweep", "nothing=1"], 1, "a recipe has no field 'nothing'"),
         (["--corpus", "/nowhere", "--threads", "-1"], 1, "--threads is -1"),
-        (["--corpus", "/nowhere", "--micro-batch", "3"], 1, "--micro-batch 3 does not divide the recipe's 1 cores"),
+        (["--corpus", "/nowhere", "--micro-batch", "3"], 1, "--micro-batch 3 does not divide --batch.cores 1"),
         (["--corpus", "/nowhere", "--images", "/nowhere"], 1, "learns from no images"),
         (["--corpus", "/nowhere", "--resident", "on", "--batch.source", "image"], 1, "--batch.source image needs"),
         (

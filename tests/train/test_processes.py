@@ -66,7 +66,7 @@ def test_a_process_with_other_data_or_another_command_is_named_and_nothing_is_wr
     cases: list[tuple[Path, tuple[object, ...], str]] = [
         (out, ("--corpus", other), f", learns from another corpus, {other}, not {corpus} as process 0"),
         (new, ("--seed", 5), ", has --seed 5, not 0 as process 0"),
-        (new, ("--batch.videos", 5), ": --batch.videos 5 do not divide evenly"),
+        (new, ("--batch.videos", 5), ": --batch.videos 5 is no multiple of"),
         (new, ("--corpus", "nowhere"), ": nowhere is no corpus"),
     ]
     pairs = [

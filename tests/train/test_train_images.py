@@ -119,7 +119,7 @@ def test_every_image_method_trains_without_videos(
 ) -> None:
     flags = ["--images", photos, "--steps", 2]
     if recipe.startswith("sup"):
-        flags += [*LABELLED, "--batch.videos", 0, "--images-fraction", 1.0]
+        flags += [*LABELLED, "--batch.videos", 0, "--images.fraction", 1.0]
     if recipe == "semi-ex10":
         flags += [*LABELLED, "--images-fraction", 0.2]
     if recipe in ("jigsaw", "rel-pat-loc"):
@@ -166,11 +166,11 @@ def test_labels_are_learned_and_tested_from_the_command_line(photos: Path, tmp_p
 
 
 def test_a_fraction_uses_as_many_labels_of_every_class(photos: Path, tmp_path: Path) -> None:
-    flags = ("--images", photos, "--batch.videos", 0, "--images.count", 6, "--images-fraction", 0.1, "--steps", 1)
+    flags = ("--images", photos, "--batch.videos", 0, "--images.count", 6, "--images.fraction", 0.1, "--steps", 1)
     printed = run_here("sup10-tiny", tmp_path / "run", *flags)
     assert "6 labelled images of 3 classes, 15 test images" in printed
-    line = refusal("sup10-tiny", tmp_path / "none", *flags[:-4], "--images-fraction", 0.01)
-    assert "--images-fraction 0.01" in line and "0.05" in line
+    line = refusal("sup10-tiny", tmp_path / "none", *flags[:-4], "--images.fraction", 0.01)
+    assert "--images.fraction 0.01" in line and "0.05" in line
     assert not (tmp_path / "none").exists() or not list((tmp_path / "none").glob("*.json"))
 
 
@@ -203,11 +203,11 @@ def test_a_fraction_uses_as_many_labels_of_every_class(photos: Path, tmp_path: P
             "labelled images and their loss need each other",
         ),
         ("vivi-ex4-tiny", ["--corpus", "{corpus}", "--batch.videos", "0"], "both 0"),
-        ("sup100-tiny", ["--images", "{photos}", "--images.count", "5"], "--images.count 5 do not divide evenly"),
+        ("sup100-tiny", ["--images", "{photos}", "--images.count", "5"], "--images.count 5 is no multiple of"),
         ("jigsaw-tiny", ["--images", "{photos}", "--encoder.name", "resnet18", "--encoder.width", "1"], "resnetv2"),
         ("vivi-ex4-aa-tiny", ["--corpus", "{corpus}", "--augment.hsv"], "--augment.no-hsv"),
         ("jigsaw-tiny", ["--images", "{photos}", "--augment.flip"], "of --augment it allows the size alone"),
-        ("ex-imagenet-tiny", ["--images", "{photos}", "--images-fraction", "0.5"], "set --images.count"),
+        ("ex-imagenet-tiny", ["--images", "{photos}", "--images.fraction", "0.5"], "set --images.count"),
         (
             "vivi-ex4-tiny",
             ["--corpus", "{corpus}", "--encoder.name", "resnet18", "--encoder.width=1", "--encoder.norm", "group"],

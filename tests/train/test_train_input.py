@@ -143,8 +143,8 @@ def test_two_runs_do_not_share_a_folder(corpus: Path, tmp_path: Path) -> None:
     ("flags", "line"),
     [
         ("--device cuda:77", "--device cuda:77 cannot be used"),
-        ("--device gpu", "--device gpu cannot be used"),
-        ("--device meta", "no kind of device to train on"),
+        ("--device gpu", "--device gpu cannot be used; give auto, cpu, cuda, cuda:1, ..."),
+        ("--device meta", "no kind of device to compute on"),
         ("--log-every 0", "--log-every is 0"),
         ("--seed 99999999999999999999", "--seed"),
         ("--micro-batch 3", "--micro-batch 3"),

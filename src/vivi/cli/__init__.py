@@ -1,5 +1,13 @@
 """The command line: one small file per command."""
 
-from vivi.cli.main import main
+import sys
 
-__all__ = ["main"]
+
+def main() -> None:
+    """The command `vivi`; Ctrl-C while it is still being imported says as much as afterwards."""
+    try:
+        from vivi.cli.main import run
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    run()

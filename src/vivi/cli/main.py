@@ -41,7 +41,7 @@ def commands(arguments: Sequence[str]) -> Any:
     )
 
 
-def main() -> None:
+def run() -> None:
     """Runs a command; what is wrong is said in one line."""
     output = guard_output()
     console, errors = SafeConsole(), SafeConsole(stderr=True)
@@ -82,11 +82,23 @@ def _parse(kinds: Any, errors: SafeConsole) -> Any:
         raise
 
 
+# What tyro and Python say, in plainer words.
+_PLAINER = (
+    (r"invalid literal for int\(\) with base 10: ('.*?')", r"\1 is no whole number"),
+    (r"could not convert string to float: ('.*?')", r"\1 is no number"),
+    (r" \(applied to vivi[\w -]*\)", ""),
+    (r" Arguments are applied to the directly preceding subcommand, so ordering can matter", ""),
+)
+
+
 def one_line(box: str) -> str:
     """The text in a box: its paragraphs, which lines divide, one after the other."""
     rows = [row.strip("│ ") for row in box.splitlines() if not row.startswith(("╭", "╰"))]
     paragraphs = re.split("─+", " ".join(rows))
-    return "; ".join(" ".join(part.split()).rstrip(".") for part in paragraphs if part.strip())
+    line = "; ".join(" ".join(part.split()).rstrip(".") for part in paragraphs if part.strip())
+    for words, plainer in _PLAINER:
+        line = re.sub(words, plainer, line)
+    return line
 
 
 @contextmanager

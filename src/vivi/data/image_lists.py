@@ -47,7 +47,7 @@ def read_list(path: Path) -> tuple[dict[str, int], list[str], list[str]]:
         del labels[name]
     notes += note("image", f"of {path}, not to be found below {path.parent}", [repr(name) for name in missing])
     if not labels:
-        raise UserError(f"{path} names no image that can be used; " + (notes[0] if notes else f"give {LAYOUT}"))
+        raise UserError(f"{path} names no image that can be used; " + "; ".join([*notes[:1], f"give {LAYOUT}"]))
     classes, class_of, more = _classes_of(path, list(dict.fromkeys(labels.values())))
     return {name: class_of[label] for name, label in labels.items()}, classes, notes + more
 

@@ -100,14 +100,14 @@ def class_balanced(images: LabelledImages, fraction: float, seed: int) -> Labell
     if each == 0:
         least = _fraction_that_gives(1, len(images), len(present))
         raise UserError(
-            f"--images-fraction {fraction} takes less than one image of each of the {len(present):,} classes; "
+            f"--images.fraction {fraction} takes less than one image of each of the {len(present):,} classes; "
             f"give {least} or more"
         )
     smallest = int(sizes.argmin())
     if each > sizes[smallest]:
         most = _fraction_that_gives(int(sizes[smallest]), len(images), len(present))
         raise UserError(
-            f"--images-fraction {fraction} takes {each:,} images of each class, but class "
+            f"--images.fraction {fraction} takes {each:,} images of each class, but class "
             f"{images.classes[present[smallest]]!r} has {sizes[smallest]:,}; give {most} or less, or 1 for all"
         )
     hashes = np.array([_hash(seed, name) for name in images.names], np.uint64)
@@ -149,7 +149,7 @@ def only_listed(images: LabelledImages, listed: Path) -> LabelledImages:
     ]
     chosen = sorted(matches[0] for matches in indices.values() if len(matches) == 1)
     if not chosen:
-        raise UserError(f"{listed} names no image of {images.root}; " + (notes[0] if notes else f"give {NAMES}"))
+        raise UserError(f"{listed} names no image of {images.root}; " + "; ".join([*notes[:1], f"give {NAMES}"]))
     present, labels = np.unique(images.labels[chosen], return_inverse=True)
     classes = tuple(images.classes[label] for label in present)
     if len(classes) < 2:

@@ -330,6 +330,8 @@ def read_settings(corpus: Path) -> dict[str, Any]:
     path = corpus / "corpus.json"
     try:
         settings = json.loads(read_file(path))
+    except NotADirectoryError:
+        raise UserError(f"{corpus} is a file: give the folder that vivi prepare made") from None
     except FileNotFoundError:
         raise UserError(f"{corpus} is no corpus: it has no corpus.json; make one with vivi prepare") from None
     except PermissionError:

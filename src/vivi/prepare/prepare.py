@@ -96,7 +96,7 @@ def prepare(
     listing = list_sources(arguments)
     _print_left_out(listing, console)
     if not listing.sources:
-        raise UserError(f"no videos found in {', '.join(map(str, arguments))}")
+        raise UserError(f"no videos found in {', '.join(map(str, arguments))}; give videos or folders of them")
     try:
         with locked(out, "vivi prepare"):
             _set_up(out, settings)

@@ -86,7 +86,7 @@ def _check_batch(recipe: Recipe) -> None:
     """The videos (or images without labels) and the labelled images of a step."""
     batch, images, loss = recipe.batch, recipe.images, recipe.loss
     for flag, count in (("--batch.videos", batch.videos), ("--images.count", images.count)):
-        require(count % batch.cores == 0, f"{flag} {count} do not divide evenly among --batch.cores {batch.cores}")
+        require(count % batch.cores == 0, f"{flag} {count} is no multiple of --batch.cores {batch.cores}")
     require(batch.source == "shot" or batch.shots == 1, f"--batch.source {batch.source} needs --batch.shots 1")
     require(batch.source == "frame" or not batch.resample, "--batch.resample needs --batch.source frame")
     require(

@@ -36,6 +36,8 @@ def find_recipe(name: str) -> Recipe:
     try:
         if name and (path / "corpus.json").exists():
             raise UserError(f"{name} is a corpus, not a recipe: vivi train RECIPE --corpus {name}")
+        if name and path.is_dir() and not (path / "recipe.json").exists():
+            raise UserError(f"{name} is a folder without recipe.json, no run: vivi recipes lists the recipes")
         if name and (path.suffix == ".json" or path.exists()):
             return read_recipe(path / "recipe.json" if path.is_dir() else path)
     except OSError as error:  # a name too long, a folder that may not be searched

@@ -58,7 +58,7 @@ class Images:
     """Labelled images a step; 0: none."""
     copies: int = 1
     """How often each is augmented."""
-    fraction: Annotated[float, arg(aliases=("--images-fraction",))] = 1.0
+    fraction: Annotated[float, arg(aliases=("--images-fraction",))] = 1.0  # beside --images-list and --images-test
     """Share of the labels to use, the same number from every class; 1: all."""
     fraction_seed: int = 0
     """Which ones: another seed takes others."""

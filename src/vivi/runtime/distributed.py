@@ -250,12 +250,14 @@ def choose_device(name: str, local: int = 0) -> torch.device:
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda", "mps", "xpu"):
-            raise RuntimeError("it is no kind of device to train on")
+            raise RuntimeError("it is no kind of device to compute on")
         if device.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("this machine has no CUDA device, or torch cannot use it")
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", local)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"--device {name} cannot be used: {first_line(error)}") from None
+        known = not str(error).startswith("Expected one of")  # and then every device that torch was ever built for
+        reason = f" ({first_line(error)})" if known else ""
+        raise UserError(f"--device {name} cannot be used{reason}; give auto, cpu, cuda, cuda:1, ...") from None
     return device

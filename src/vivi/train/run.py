@@ -55,7 +55,8 @@ def check_folder(out: Path, recipe: Recipe) -> bool:
         return False
     before, begun = flatten(read_recipe_json(out / "recipe.json")), _about(out).get("recipe", {})
     if begun:  # perhaps by a version that did not have every field yet
-        later = {name: value for name, value in flat_defaults(recipe).items() if name not in begun and name != "steps"}
+        known = {*begun, "steps"}
+        later = {name: value for name, value in flat_defaults(recipe).items() if name not in known}
         before, begun = before | later | before, begun | later
     for name in dict.fromkeys([*before, *begun]) if begun else ():
         if name != "steps" and before.get(name) != begun.get(name):
@@ -142,7 +143,7 @@ def _check_same_recipe(out: Path, before: Mapping[str, Any], now: Mapping[str, A
                 f"{out} was begun with {flag} {old}, at which its cosine ends: it cannot be continued to {new}; "
                 "choose another --out"
             )
-        if new < old:
+        if now[name] < old:
             raise UserError(f"{out} has {flag} {old}: it can be continued to more, not to {new}")
 
 

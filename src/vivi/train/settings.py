@@ -22,7 +22,7 @@ class DataPaths:
     validation/, test/); or a list (.txt of lines 'path label', .csv with columns path, label)."""
     images_list: Path | None = None
     """Use only the labels of the images named in this file (.txt, one a line, or S4L's .json), in place of
-    --images-fraction."""
+    --images.fraction."""
     images_test: Path | None = None
     """Labelled images to watch top-1 and top-5 accuracy on, laid out like --images; default: those beside train/."""
 
@@ -42,9 +42,10 @@ class DataPaths:
             raise UserError(f"{recipe.name} learns from no images: remove --images-list and --images-test")
         if recipe.images.count == 0 and self.images_list is not None:
             raise UserError(f"{recipe.name} learns from no labels: remove --images-list")
-        for flag, path in (("images", self.images), ("list", self.images_list), ("test", self.images_test)):
+        files = (("--images", self.images), ("--images-list", self.images_list), ("--images-test", self.images_test))
+        for flag, path in files:
             if path is not None and not path.exists():
-                raise UserError(f"--images{'' if flag == 'images' else '-' + flag} {path} does not exist")
+                raise UserError(f"{flag} {path} does not exist")
         if self.corpus is not None:
             Corpus(self.corpus)
 
@@ -80,11 +81,12 @@ class Execution:
     def check(self, recipe: Recipe) -> None:
         """Raises where a value is out of its range, or does not go with the recipe."""
         count = (1, 10**9)
-        check_ranges(self, {"threads": (0, 1024), "micro_batch": (0, 10**9), "keep": count})
-        check_ranges(self, {"log_every": count, "monitor_every": count, "checkpoint_every": count})
+        intervals = dict.fromkeys(["log_every", "monitor_every", "checkpoint_every"], count)
+        check_ranges(self, {"threads": (0, 1024), "micro_batch": (0, 10**9), "keep": count, **intervals})
         if self.micro_batch and recipe.batch.cores % self.micro_batch:
             raise UserError(
-                f"--micro-batch {self.micro_batch} does not divide the recipe's {recipe.batch.cores} cores evenly"
+                f"--micro-batch {self.micro_batch} does not divide --batch.cores {recipe.batch.cores} evenly; "
+                "0 takes as many as fit into memory"
             )
         if self.resident == "on" and not recipe.learns_from_videos:
             raise UserError(f"{recipe.name} learns from no videos: remove --resident")
