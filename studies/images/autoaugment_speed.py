@@ -32,7 +32,7 @@ from rich.table import Table
 from torch import Tensor
 from torchvision.transforms import v2
 
-from vivi.data.augment.autoaugment import AUTOAUGMENT_UNIFORMS, Policy, autoaugment
+from vivi.data.augment.autoaugment import Policy, autoaugment
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from encoder import encoder_alone
@@ -112,7 +112,7 @@ class Speed:
         """New uniforms for every batch; they are drawn beforehand, as a loader draws them elsewhere."""
         count = max(4096 // len(images), 1) if device.type == "cuda" else 1
         rng = np.random.default_rng(0)
-        uniforms = [rng.random((len(images), AUTOAUGMENT_UNIFORMS), np.float32) for _ in range(count)]
+        uniforms = [rng.random((len(images), 5), np.float32) for _ in range(count)]
         rates = []
         for _ in range(1 + self.repeats):
             _wait(device)
@@ -128,7 +128,7 @@ class Speed:
         """GiB that the larger of the policies needs at its peak beside its images and its result; 0 on a CPU."""
         if device.type != "cuda":
             return 0.0
-        uniforms = np.random.default_rng(0).random((len(images), AUTOAUGMENT_UNIFORMS), np.float32)
+        uniforms = np.random.default_rng(0).random((len(images), 5), np.float32)
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         for policy in get_args(Policy):

@@ -23,7 +23,6 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from vivi.data.augment.autoaugment import (
-    AUTOAUGMENT_UNIFORMS,
     FIRST,
     V0_OPERATIONS,
     Policy,
@@ -67,7 +66,7 @@ def random_images(count: int, size: tuple[int, int], seed: int = 0) -> Tensor:
 
 
 def uniforms_of(count: int, seed: int = 0) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).random((count, AUTOAUGMENT_UNIFORMS), np.float32)
+    return np.random.default_rng(seed).random((count, 5), np.float32)
 
 
 def operations_of(policy: Policy) -> list[str]:
@@ -262,7 +261,7 @@ def test_an_operation_runs_once_for_all_that_have_it_first_and_once_for_those_th
 def test_certain_operations_always_happen_and_impossible_ones_never(policy: Policy) -> None:
     least, most = np.float32(0), np.nextafter(np.float32(1), np.float32(0))
     for index, sub_policy in enumerate(sub_policies(policy)):
-        uniforms = np.full((2, AUTOAUGMENT_UNIFORMS), (index + 0.5) / 25, np.float32)
+        uniforms = np.full((2, 5), (index + 0.5) / 25, np.float32)
         uniforms[0, FIRST:], uniforms[1, FIRST:] = least, most
         ran = [(operation.name, image) for operation in plan(uniforms, policy) for image in operation.images]
         assert [op for op, image in ran if image == 0] == [op for op, likely, _ in sub_policy if likely > 0]

@@ -9,7 +9,7 @@ from losscheck import assert_same, randomise
 from torch import Tensor
 
 from vivi.losses import Exemplar, semi_hard_triplets
-from vivi.losses.exemplar import batch_hard_triplet_loss, semi_hard_triplet_loss
+from vivi.losses.exemplar import batch_hard_triplets_of_shots, semi_hard_triplets_of_shots
 
 Size = tuple[int, int, int, int]  # cores, shots, frames, d
 
@@ -93,14 +93,14 @@ def test_the_negative_is_the_nearest_behind_the_positive() -> None:
         1 + 1.69 - 0.49,  # 0.7 with 2.0: all are nearer, the farthest is 0.0
         1 + 1.69 - 1.96,  # 2.0 with 0.7: 0.6 comes next
     ]
-    loss, violations = semi_hard_triplet_loss(shots, margin=1.0)
+    loss, violations = semi_hard_triplets_of_shots(shots, margin=1.0)
     torch.testing.assert_close(loss, torch.tensor(sum(by_hand) / 6, dtype=torch.float64))
     torch.testing.assert_close(violations, torch.tensor(5 / 6, dtype=torch.float64))
 
 
 def test_without_a_semi_hard_negative_the_farthest_is_taken_and_gets_the_gradient() -> None:
     shots = points([-10.0, 10.0], [0.0, 1.0])
-    loss, violations = semi_hard_triplet_loss(shots, margin=0.5)
+    loss, violations = semi_hard_triplets_of_shots(shots, margin=0.5)
     first = [400 + 0.5 - 121, 400 + 0.5 - 100]  # -10 with 10: farthest is 1; 10 with -10: farthest is 0
     torch.testing.assert_close(loss, torch.tensor(sum(first) / 4, dtype=torch.float64))
     assert violations.item() == 0.5
@@ -111,7 +111,7 @@ def test_without_a_semi_hard_negative_the_farthest_is_taken_and_gets_the_gradien
 
 
 def test_a_negative_as_far_as_the_positive_is_not_semi_hard() -> None:
-    loss, _ = semi_hard_triplet_loss(points([0.0, 1.0], [-1.0, 3.0]), margin=1.0)
+    loss, _ = semi_hard_triplets_of_shots(points([0.0, 1.0], [-1.0, 3.0]), margin=1.0)
     # 0 with 1: -1 is as far, so 3 is taken; 1 with 0: 3 and -1 are equally far; -1 with 3, 3 with -1: none is farther
     expected = (0 + 0 + (1 + 16 - 4) + (1 + 16 - 9)) / 4
     torch.testing.assert_close(loss, torch.tensor(expected, dtype=torch.float64))
@@ -120,8 +120,8 @@ def test_a_negative_as_far_as_the_positive_is_not_semi_hard() -> None:
 def test_triplets_of_bf16_embeddings_are_computed_in_float32() -> None:
     embeddings = representations(3, 4, 4, 8).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        loss, violations = semi_hard_triplet_loss(embeddings, margin=0.5)
-    exact, exact_violations = semi_hard_triplet_loss(embeddings.double(), margin=0.5)
+        loss, violations = semi_hard_triplets_of_shots(embeddings, margin=0.5)
+    exact, exact_violations = semi_hard_triplets_of_shots(embeddings.double(), margin=0.5)
     assert loss.dtype == violations.dtype == torch.float32
     torch.testing.assert_close(loss, exact.float())
     torch.testing.assert_close(violations, exact_violations.float())
@@ -158,7 +158,7 @@ def test_batch_hard_exemplars_agree_with_loops_over_frames(size: Size, videos_of
 
 def test_any_dimensions_in_front_are_batches_of_their_own() -> None:
     embeddings = representations(6, 3, 4, 5).detach().unflatten(0, (2, 3))  # (2, 3, shots, frames, d)
-    for compute in (lambda e: semi_hard_triplet_loss(e, 0.5), batch_hard_triplet_loss):
+    for compute in (lambda e: semi_hard_triplets_of_shots(e, 0.5), batch_hard_triplets_of_shots):
         loss, violations = compute(embeddings)
         assert loss.shape == violations.shape == (2, 3)
         for row in range(2):

@@ -15,11 +15,11 @@ from vivi.data.index import open_index
 from vivi.prepare.corpus import Corpus
 from vivi.train.monitor import (
     Watched,
-    central_squares,
     choose_shots,
     effective_rank,
     held_out_frames,
     measure_features,
+    middle_squares,
     retrieval,
     spread,
 )
@@ -185,7 +185,7 @@ def coloured(videos: int, shots: int) -> Watched:
             images.append(np.broadcast_to(colour, (10 + shot, 14 - video % 5, 3)).copy())
             places.append((video, shot))
     of_video, of_shot = torch.tensor(places).unbind(1)
-    return Watched(central_squares(images, 8), of_video, of_shot)
+    return Watched(middle_squares(images, 8), of_video, of_shot)
 
 
 def test_watching_tells_retrieval_beside_chance_and_leaves_the_encoder_as_it_was() -> None:
@@ -208,12 +208,12 @@ def test_watching_tells_retrieval_beside_chance_and_leaves_the_encoder_as_it_was
 
 def test_what_cannot_be_told_is_left_out() -> None:
     assert list(measure_features(Colours(), coloured(videos=5, shots=1))) == ["spread", "effective_rank"]
-    assert measure_features(Colours(), Watched(central_squares([], 8), *torch.zeros(2, 0))) == {}
+    assert measure_features(Colours(), Watched(middle_squares([], 8), *torch.zeros(2, 0))) == {}
 
 
 def test_frames_are_watched_in_their_middle_squares() -> None:
     ramp = np.broadcast_to(np.arange(60, dtype=np.uint8)[:, None], (20, 60, 3)).copy()  # (height, width, 3)
-    squares = central_squares([ramp, ramp.transpose(1, 0, 2).copy()], size=20)
+    squares = middle_squares([ramp, ramp.transpose(1, 0, 2).copy()], size=20)
     middle = torch.from_numpy(ramp[:, 20:40]).permute(2, 0, 1)
     assert squares.dtype == torch.uint8
     assert torch.equal(squares[0], middle)

@@ -78,7 +78,7 @@ def recipe_options(words: Sequence[str]) -> dict[str, Any]:
     for flag, known in LOSSES.items():
         chosen = _value_of(f"--{flag}", words)
         if chosen in known:  # else tyro says which there are
-            recipe = with_field(recipe, flag, chosen)
+            recipe = with_field(recipe, flag, chosen, where=f"--{flag}")
         _check_settings(words, flag, known, flat(recipe))
     frame, video = recipe.loss.frame, recipe.loss.video
     return {

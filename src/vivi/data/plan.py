@@ -1,4 +1,4 @@
-"""The sampler: which videos, shots and frames, or images, a step sees, and all its random numbers.
+"""Which videos, shots and frames, or images, a step sees, and all its random numbers.
 
 A plan is a pure function of data, recipe, seed and step. Random numbers come from counter-based generators keyed by
 (seed, step, purpose), so nothing depends on which thread or process asks, or on what was asked before. Every process

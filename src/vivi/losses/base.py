@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from vivi.losses.layers import at_least_float32
 
@@ -75,6 +76,14 @@ def cross_entropy(logits: Tensor, classes: Tensor, dims: tuple[int, ...]) -> tup
     scores = at_least_float32(logits).log_softmax(-1)
     loss = -scores.gather(-1, classes.unsqueeze(-1)).squeeze(-1).mean(dims)
     return loss, (scores.argmax(-1) == classes).to(scores.dtype).mean(dims)
+
+
+def pick(positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+    """The softmax loss of picking each positive, (..., p), out of itself and the negatives, (..., n), and whether it
+    scores above all of them: a tie counts as wrong, so that collapsed embeddings score nothing. Both are (..., p)."""
+    # -log(exp(p) / (exp(p) + sum(exp(n)))) = softplus(logsumexp(n) - p)
+    terms = functional.softplus(negatives.logsumexp(-1, keepdim=True) - positive)
+    return terms, (positive > negatives.amax(-1, keepdim=True)).to(terms.dtype)
 
 
 def uniforms_for(e: Tensor, uniforms: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vivi.losses.base import FrameLoss, Measured, mean_over_positives, split_pairs
+from vivi.losses.base import FrameLoss, Measured, mean_over_positives, pick, split_pairs
 from vivi.losses.layers import at_least_float32, linear
 
 
@@ -34,8 +34,5 @@ class Contrastive(FrameLoss):
             # (..., shots, frames, shots, frames)
             cosines = torch.einsum("...sfd,...tgd->...sftg", embeddings, embeddings)
         positives, negatives = split_pairs(cosines / self.temperature, -torch.inf)
-        # -log(exp(p) / (exp(p) + sum(exp(n)))) = softplus(logsumexp(n) - p)
-        # (..., shots, frames, frames)
-        terms = functional.softplus(negatives.logsumexp(-1, keepdim=True) - positives)
-        right = (positives > negatives.amax(-1, keepdim=True)).to(terms.dtype)
+        terms, right = pick(positives, negatives)  # (..., shots, frames, frames)
         return mean_over_positives(terms), {"contrastive_accuracy": mean_over_positives(right)}

@@ -39,9 +39,9 @@ class Exemplar(FrameLoss):
         """h is (..., shots, frames, features)."""
         embeddings = functional.normalize(at_least_float32(self.head(h)), dim=-1)  # (..., shots, frames, dimension)
         if self.triplets == "batch-hard":
-            loss, violations = batch_hard_triplet_loss(embeddings, self.group)
+            loss, violations = batch_hard_triplets_of_shots(embeddings, self.group)
         else:
-            loss, violations = semi_hard_triplet_loss(embeddings, self.margin, self.group)
+            loss, violations = semi_hard_triplets_of_shots(embeddings, self.margin, self.group)
         return loss, {"triplet_violations": violations}
 
 
@@ -74,7 +74,7 @@ def semi_hard_terms(positives: Tensor, negatives: Tensor, count: Tensor | int, m
     return (margin + positives - negative).relu()
 
 
-def semi_hard_triplet_loss(embeddings: Tensor, margin: float, group: int = 1) -> tuple[Tensor, Tensor]:
+def semi_hard_triplets_of_shots(embeddings: Tensor, margin: float, group: int = 1) -> tuple[Tensor, Tensor]:
     """`semi_hard_triplets` of frames whose label is their shot, and the share of the terms above zero.
 
     (..., shots, frames, d) -> (...), (...). The shots of a group of consecutive ones are no negatives of each other.
@@ -85,7 +85,7 @@ def semi_hard_triplet_loss(embeddings: Tensor, margin: float, group: int = 1) ->
     return mean_over_positives(terms), mean_over_positives((terms > 0).to(terms.dtype)).detach()
 
 
-def batch_hard_triplet_loss(embeddings: Tensor, group: int = 1) -> tuple[Tensor, Tensor]:
+def batch_hard_triplets_of_shots(embeddings: Tensor, group: int = 1) -> tuple[Tensor, Tensor]:
     """S4L's batch-hard triplet loss, and the share of its terms whose negative is nearer than the positive.
 
     (..., shots, frames, d) -> (...), (...). Every frame is an anchor; its positive is the farthest frame of its shot,

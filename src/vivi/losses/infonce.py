@@ -6,9 +6,8 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from vivi.losses.base import Measured, VideoLoss
+from vivi.losses.base import Measured, VideoLoss, pick
 from vivi.losses.layers import at_least_float32, linear, lstm, mlp
 
 
@@ -99,10 +98,7 @@ def info_nce(predictions: Tensor, candidates: Tensor, targets: Tensor) -> Tensor
 
 
 def info_nce_and_accuracy(predictions: Tensor, candidates: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """`info_nce`, and how often the positive scores above every negative, of the same shape.
-
-    A tie counts as wrong, so that collapsed embeddings score nothing.
-    """
+    """`info_nce`, and how often the positive scores above every negative, of the same shape."""
     videos, count = predictions.shape[-3:-1]
     if videos < 2:
         raise ValueError("one video alone has no negatives")
@@ -113,6 +109,5 @@ def info_nce_and_accuracy(predictions: Tensor, candidates: Tensor, targets: Tens
     positive = own[..., torch.arange(count, device=own.device), targets, :].mT  # (..., videos, predictions)
     same = torch.eye(videos, dtype=torch.bool, device=own.device)[:, None, :, None]
     negatives = scores.masked_fill(same, -torch.inf).flatten(-2)  # (..., videos, predictions, videos * shots)
-    # -log(exp(p) / (exp(p) + sum(exp(n)))) = softplus(logsumexp(n) - p)
-    loss = functional.softplus(negatives.logsumexp(-1) - positive).mean((-2, -1))
-    return loss, (positive > negatives.amax(-1)).to(loss.dtype).mean((-2, -1))
+    terms, right = pick(positive.unsqueeze(-1), negatives)  # (..., videos, predictions, 1)
+    return terms.mean((-3, -2, -1)), right.mean((-3, -2, -1))

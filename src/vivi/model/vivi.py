@@ -29,7 +29,7 @@ class Vivi(nn.Module):
         self.supervised_loss = losses.Supervised(d, classes) if classes else None
 
     def weighted_losses(self, loss: recipes.Loss) -> list[tuple[losses.Loss, float]]:
-        """The losses that the model has, and their weights: L_S, L_V, L_SUP."""
+        """The losses that the model has, and their weights: L_S and what is added to it, λ L_V, γ L_SUP."""
         all_of_them = (
             (self.frame_loss, 1.0),
             (self.contrastive, loss.contrastive_weight),
@@ -91,7 +91,5 @@ def build_model(recipe: recipes.Recipe, classes: int = 0) -> Vivi:
     """The model of a recipe, with a classifier of so many classes; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        # A patch of 64 pixels is of an image of 292; the encoder is used on whole ones, of 224.
-        patches, size = recipe.sees_patches, recipe.augment.size
-        encoder = build_encoder(recipe.encoder, size * 7 // 2 if patches else size, patches)
+        encoder = build_encoder(recipe.encoder, recipe.encoder_size, recipe.sees_patches)
         return Vivi(encoder, recipe.loss, recipe.batch.shots, classes)

@@ -32,7 +32,7 @@ def check_recipe(recipe: Recipe) -> None:
 
 def _check_numbers(recipe: Recipe) -> None:
     count, share, seed, positive = (1, _MOST), (0, 1), (0, _MOST_SEED), (0, 1e30)
-    # Patches are cut from images of 7/2 their size.
+    # Of patches, the encoder's input is 7/2 of their size (Recipe.encoder_size).
     sizes = (SIZES[0], SIZES[1] * 2 // 7 if recipe.sees_patches else SIZES[1])
     ranges: dict[str, dict[str, tuple[float, float]]] = {
         "": {"steps": (1, _MOST_STEPS), "seed": seed},

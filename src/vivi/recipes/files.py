@@ -109,8 +109,9 @@ def differences(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
 
-def with_field(recipe: Recipe, name: str, text: str) -> Recipe:
-    """The recipe with one field, given by its dotted name, set to what `text` says. A loss is set by its name."""
+def with_field(recipe: Recipe, name: str, text: str, where: str = "--sweep") -> Recipe:
+    """The recipe with one field, given by its dotted name, set to what `text` says. A loss is set by its name.
+    `where` it is asked for is named where it cannot be."""
     name = name.replace("-", "_")
     if name not in flat(recipe):
         raise UserError(f"a recipe has no field '{name}'{_did_you_mean(name, flat(recipe))}")
@@ -125,7 +126,7 @@ def with_field(recipe: Recipe, name: str, text: str) -> Recipe:
     for inner in parts:
         part = part[inner]
     part[last] = value
-    changed: Recipe = _parse_dataclass(Recipe, content, "--sweep", "")
+    changed: Recipe = _parse_dataclass(Recipe, content, where, "")
     return changed
 
 

@@ -165,9 +165,19 @@ class Recipe:
         return self.loss.frame is not None and self.loss.frame.patches
 
     @property
+    def encoder_size(self) -> int:
+        """Pixels of the square that the encoder is made for: that of whole images also where it is trained on
+        patches, which with 64 pixels are of ImageNet's 224."""
+        return self.augment.size * 7 // 2 if self.sees_patches else self.augment.size
+
+    @property
     def learns_from_videos(self) -> bool:
         return self.batch.videos > 0 and self.batch.source != "image"
 
     @property
+    def learns_from_labels(self) -> bool:
+        return self.images.count > 0
+
+    @property
     def learns_from_images(self) -> bool:
-        return self.images.count > 0 or (self.batch.videos > 0 and self.batch.source == "image")
+        return self.learns_from_labels or (self.batch.videos > 0 and self.batch.source == "image")

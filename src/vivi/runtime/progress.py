@@ -17,7 +17,7 @@ class ProgressLine:
     def __init__(self, name: str, total: float, console: Console, start: int = 0) -> None:
         self.console, self.total, self.start = console, max(total, 1), start
         self.started = time.monotonic()
-        self.last, self.next_line = "", self.started + FIRST_LINE_SECONDS
+        self.unsaid, self.next_line = "", self.started + FIRST_LINE_SECONDS
         self.bar = Progress(
             TextColumn(name, markup=False),
             BarColumn(bar_width=20),
@@ -30,7 +30,7 @@ class ProgressLine:
 
     def show(self, done: float, line: str) -> None:
         """So much of the total is done."""
-        self.last = line
+        self.unsaid = line
         self.bar.update(self.task, completed=done, line=line)
         now = time.monotonic()
         if not self.console.is_terminal and now > self.next_line:
@@ -38,6 +38,7 @@ class ProgressLine:
             here = done - self.start
             left = f" · {duration((now - self.started) / here * (self.total - done))} left" if here > 0 else ""
             self.console.print(line + left, soft_wrap=True)
+            self.unsaid = ""
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -45,8 +46,8 @@ class ProgressLine:
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
-        if self.last and not self.console.is_terminal:
-            self.console.print(self.last, soft_wrap=True)
+        if self.unsaid and not self.console.is_terminal:
+            self.console.print(self.unsaid, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

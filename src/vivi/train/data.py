@@ -81,8 +81,8 @@ def open_data(recipe: Recipe, paths: DataPaths) -> TrainingData:
         index = open_index(Corpus(paths.corpus))
         pa.default_memory_pool().release_unused()  # or Arrow keeps a gigabyte of the tables of a large corpus
     if paths.images is not None:
-        images = find_images(paths.images, labels=recipe.images.count > 0)
-        if recipe.images.count > 0:
+        images = find_images(paths.images, labels=recipe.learns_from_labels)
+        if recipe.learns_from_labels:
             if paths.images_list is not None:
                 labelled = only_listed(images, paths.images_list)
             else:
@@ -134,9 +134,9 @@ def prefetch_steps(
     return Prefetch(videos, images, steps, device, micro_batch_bytes(recipe, size, dtype))
 
 
-def reading_threads(execution: Execution) -> int:
-    """Threads that read and decode while training."""
-    return execution.threads or min(MOST_THREADS, max(1, available_cores() // processes_here()))
+def reading_threads(execution: Execution, most: int = MOST_THREADS) -> int:
+    """Threads of this process that read and decode, by default as many as while training."""
+    return execution.threads or min(most, max(1, available_cores() // processes_here()))
 
 
 def micro_batch_bytes(recipe: Recipe, size: MicroBatchSize, dtype: torch.dtype) -> int:
@@ -171,7 +171,7 @@ def keep_resident(
             )
         return None
     keep_on = world.device if size <= on_gpu else torch.device("cpu")
-    threads = execution.threads or max(1, available_cores() // processes_here())
+    threads = reading_threads(execution, most=available_cores())
     lines: list[str] = []
     with ProgressLine("decode", frames, console) as progress:
 

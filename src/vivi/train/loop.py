@@ -41,7 +41,7 @@ class Trainer:
         clip = self.recipe.optimiser.clip or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.optimiser.step()
-        passes = bool(self.recipe.batch.videos) + bool(self.recipe.images.count)  # of each core
+        passes = bool(self.recipe.batch.videos) + self.recipe.learns_from_labels  # of each core
         self.model.encoder.update_statistics(passes * self.recipe.batch.cores)
         return {**metrics, "gradient_norm": norm}
 

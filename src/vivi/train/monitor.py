@@ -148,10 +148,10 @@ def held_out_frames(index: Index, size: int) -> Watched:
             images.append(decode_frame(jpeg))
             places.append((video, shot))
     videos, shots = torch.tensor(places, dtype=torch.long).view(-1, 2).unbind(1)
-    return Watched(central_squares(images, size), videos, shots, choice.note)
+    return Watched(middle_squares(images, size), videos, shots, choice.note)
 
 
-def central_squares(images: Sequence[Image], size: int) -> Tensor:
+def middle_squares(images: Sequence[Image], size: int) -> Tensor:
     """The middle squares of frames of any size, resized: uint8 (n, 3, size, size)."""
     if not images:
         return torch.zeros(0, 3, size, size, dtype=torch.uint8)

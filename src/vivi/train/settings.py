@@ -40,7 +40,7 @@ class DataPaths:
                 raise UserError(f"{recipe.name} learns from no {what}: remove {flag}, or choose another recipe")
         if not recipe.learns_from_images and (self.images_list or self.images_test):
             raise UserError(f"{recipe.name} learns from no images: remove --images-list and --images-test")
-        if recipe.images.count == 0 and self.images_list is not None:
+        if not recipe.learns_from_labels and self.images_list is not None:
             raise UserError(f"{recipe.name} learns from no labels: remove --images-list")
         files = (("--images", self.images), ("--images-list", self.images_list), ("--images-test", self.images_test))
         for flag, path in files:

@@ -33,7 +33,7 @@ def compute_gradients(
     loss, totals = recipe.loss, Totals(recipe.batch.cores)
     λ, γ = loss.video_weight, loss.supervised_weight
     # L_S is the mean over videos and labelled images where it sees both.
-    share = 0.5 if recipe.batch.videos and recipe.images.count and loss.on_labelled else 1.0
+    share = 0.5 if recipe.batch.videos and recipe.learns_from_labels and loss.on_labelled else 1.0
     across_cores = model.video_loss is not None and model.video_loss.across_cores
     dL_V: list[Tensor] = []  # ∂λL_V/∂e of each micro-batch
 

@@ -104,9 +104,9 @@ def _train(
         console.print(f"going on after step {start}")
 
     def open_writer() -> RunWriter:
-        size = model.encoder.architecture.size
-        held_out = held_out_frames(data.index, size) if data.index is not None else None
-        monitor = Monitor(held_out, watched_images(data.test, size) if data.test is not None else None)
+        pixels = model.encoder.architecture.size
+        held_out = held_out_frames(data.index, pixels) if data.index is not None else None
+        monitor = Monitor(held_out, watched_images(data.test, pixels) if data.test is not None else None)
         for watched in (monitor.held_out, monitor.test):
             if watched is not None and watched.note:
                 console.print(watched.note, style="yellow", soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -49,8 +50,9 @@ class RunWriter:
         self.out, self.recipe, self.classes, self.keep, self.console = out, recipe, classes, keep, console
         self.losses = [loss for loss, _ in model.weighted_losses(recipe.loss)]
         self.monitor = monitor
-        self._log = MetricsLog(out, start or -1)
-        self._progress = ProgressLine("train", recipe.steps, console, start)
+        self._open = ExitStack()
+        self._log = self._open.enter_context(MetricsLog(out, start or -1))
+        self._progress = self._open.enter_context(ProgressLine("train", recipe.steps, console, start))
         # What stands in the progress line, of all that is logged, and under which name.
         metrics = {name: label for loss in self.losses for name, label in loss.metrics.items() if label}
         losses = {loss.name: loss.label or loss.name for loss in self.losses}
@@ -90,9 +92,7 @@ class RunWriter:
             self._drawn = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._progress.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.__exit__(None, None, None)
-        self._log.close()
+        self._open.close()

@@ -29,7 +29,6 @@ from vivi.data.packed import upload
 
 # What each of an image's uniform numbers decides.
 SUB_POLICY, FIRST, SECOND, FIRST_SIGN, SECOND_SIGN = range(5)
-AUTOAUGMENT_UNIFORMS = 5
 
 Policy = Literal["imagenet", "v0"]
 Step = tuple[str, float, int]  # operation, probability, level
