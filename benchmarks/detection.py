@@ -27,8 +27,9 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
-from vivi.evaluate.detection.network import Target, build_detector
-from vivi.evaluate.detection.settings import Norm
+from vivi.evaluate.detection.batches import Target
+from vivi.evaluate.detection.network import Detector
+from vivi.evaluate.detection.settings import Norm, Tuned
 from vivi.evaluate.encoders import load_model
 from vivi.runtime.console import SafeConsole
 from vivi.runtime.errors import check_ranges
@@ -174,9 +175,9 @@ def random_batch(options: DetectionOptions, device: torch.device) -> tuple[list[
 
 
 def _ours(options: DetectionOptions, device: torch.device, images: list[Tensor], targets: list[Target]) -> Trained:
-    detector = build_detector(
-        load_model(options.encoder), options.classes, options.norm, *sorted((options.height, options.width))
-    )
+    min_size, max_size = sorted((options.height, options.width))
+    tuned = Tuned(norm=options.norm, min_size=min_size, max_size=max_size)
+    detector = Detector(load_model(options.encoder), options.classes, tuned)
     detector.to(device).precision = _precision(device)
     return Trained(detector, lambda: detector(images, targets), options.batch, device)
 

@@ -236,7 +236,7 @@ def test_two_categories_of_one_name_are_one_class(folder: Path) -> None:
         ({"annotations": [box(1, 1, iscrowd=2)]}, r"at `\$.annotations\[0\].iscrowd`"),
         ({"annotations": [["no", "object"]]}, "Expected `object`, got `array`"),
         ({"images": [image(1, "gone.jpg")]}, "lists 1 images, 'gone.jpg' first, that are in none of"),
-        ({"images": [image(1, "a.jpg", width=9)]}, "none of the images"),
+        ({"images": [image(1, "a.jpg", width=9)]}, "has no image that can be used"),
         ({"annotations": [box(1, 77)]}, "has no box that can be used"),
         ({"annotations": [box(1, 1, iscrowd=1)]}, "has no box that can be used"),
     ],

@@ -217,7 +217,7 @@ def test_other_settings_or_images_never_replace_a_result(data: Path, undisturbed
     before = {path: path.read_bytes() for path in undisturbed.glob("*.json")}
     assert "with --batch 2: give another --name or --out" in refusal(data, undisturbed, "--batch", 3)
     other = write_detection_set(tmp_path / "boxes", train=5)
-    assert "on other images that are called boxes too" in refusal(other, undisturbed)
+    assert "on boxes with other images: give another --name or --out" in refusal(other, undisturbed)
     assert {path: path.read_bytes() for path in undisturbed.glob("*.json")} == before
 
 

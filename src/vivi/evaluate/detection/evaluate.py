@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,14 +21,13 @@ import torch
 from rich.console import Console
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vivi.data.packed import upload
-from vivi.evaluate.detection.batches import Batch, test_batches
-from vivi.evaluate.detection.network import Detector, build_detector
+from vivi.evaluate.detection.batches import test_batches
+from vivi.evaluate.detection.network import Detector
 from vivi.evaluate.detection.pictures import draw_detections
 from vivi.evaluate.detection.score import Detections, average_precision
 from vivi.evaluate.detection.sets import open_sets
 from vivi.evaluate.detection.settings import Detected, DetectionExecution, Tuned
-from vivi.evaluate.detection.train import Job, Trained, out_of_memory_named, train_detector
+from vivi.evaluate.detection.train import Job, train_detector
 from vivi.evaluate.encoders import Model, load_model
 from vivi.evaluate.results import (
     DetectionResult,
@@ -59,6 +57,11 @@ def evaluate_detection(
             return _Evaluation(subject, tuned, machine, world, console if world.rank == 0 else quiet).run()
     except StorageError as error:
         raise UserError(f"results cannot be written: {error}; the same command goes on") from None
+    except torch.OutOfMemoryError:
+        raise UserError(
+            "the GPU has too little memory for this batch: try a smaller --micro-batch (with --norm frozen, "
+            "where the encoder has batch norm), or a smaller --min-size and --max-size"
+        ) from None
 
 
 class _Evaluation:
@@ -93,13 +96,11 @@ class _Evaluation:
     def _evaluate(self) -> DetectionResult:
         began = time.monotonic()
         self._describe()
-        with (
-            StopRequest() as stop,
-            ProgressLine("detection", self.tuned.seeds * self.tuned.steps, self.console) as progress,
-        ):
+        steps = self.tuned.seeds * self.tuned.steps
+        with StopRequest() as stop, ProgressLine("detection", steps, self.console) as progress:
             runs = [self._run(seed, stop, progress) for seed in range(self.tuned.seeds)]
-            while more := self._find(len(runs)):  # of an earlier call that asked for more seeds
-                runs.append(more)
+        while more := self._find(len(runs)):  # of an earlier call that asked for more seeds
+            runs.append(more)
         result = self._result(runs, time.monotonic() - began)
         if self.world.rank == 0:
             middle = sorted(runs, key=lambda run: run.precision.ap)[(len(runs) - 1) // 2]
@@ -108,83 +109,69 @@ class _Evaluation:
                 result = replace(result, picture=Path(result.file_name).with_suffix(".png").name)
                 write_atomically(self.subject.out / result.picture, picture.read_bytes())
             write_result(self.subject.out, result)
-        self.console.print(in_one_line(result), soft_wrap=True)
+        of = f"median of {len(runs)} runs" if len(runs) > 1 else "one run"
+        line = f"{result.encoder}: {_numbers(result.median)} on {result.set} ({of})"
+        self.console.print(line, soft_wrap=True)
         return result
 
     # --- one seed ---
 
     def _run(self, seed: int, stop: StopRequest, progress: ProgressLine) -> DetectorRun:
         """Trains and tests a detector; one that was finished before is not repeated."""
-        found = self._find(seed)
-        before = seed * self.tuned.steps
-        if found is not None:
-            progress.show(before + self.tuned.steps, f"run {seed + 1} of {self.tuned.seeds}: {_said(found)}")
-            return found
-        began = time.monotonic()
+        began, steps = time.monotonic(), self.tuned.steps
 
         def show(done: int, line: str) -> None:
-            progress.show(before + done, f"run {seed + 1} of {self.tuned.seeds}: {line}")
+            progress.show(seed * steps + done, f"run {seed + 1} of {self.tuned.seeds}: {line}")
 
-        folder, about = self._folder(seed), (self.machine, self.world, self.console, show)
-        trained = train_detector(Job(self._build, self.train, self.tuned, seed, folder, *about), stop)
-        show(self.tuned.steps, "testing")
+        if found := self._find(seed):
+            show(steps, _said(found))
+            return found
+        about = (self.machine, self.world, self.console, show)
+        trained = train_detector(Job(self._build, self.train, self.tuned, seed, self._folder(seed), *about), stop)
+        show(steps, "testing")
         detections, unreadable = self._detect(trained.detector, stop)
-        run = self.world.on_rank_0(lambda: self._finish(seed, trained, detections, unreadable, began))
-        self.console.print(f"run {seed + 1}: {_said(run)}" if run else "", soft_wrap=True)
-        found = run or self._find(seed)
-        if found is None:  # the first process has just written it
-            raise UserError(f"{folder} is not the same folder for all processes: give --out one that they share")
-        return found
+        notes = tuple(f"nothing was seen of {line}" for line in (*sorted(trained.unreadable), *unreadable))
+
+        def finish() -> DetectorRun:
+            """Scores the detector, and keeps what is known about it."""
+            precision, folder = average_precision(self.test, detections), self._folder(seed)
+            seconds = round(time.monotonic() - began, 2)
+            run = DetectorRun(seed, precision, trained.lr, trained.restarts, notes, seconds)
+            content = {**self._about(seed), **asdict(run)}
+            write_atomically(folder / "detections.png", draw_detections(self.test, detections))
+            write_atomically(folder / "run.json", json.dumps(content, indent=1).encode() + b"\n")
+            for checkpoints in folder.glob("attempt-*/checkpoints"):
+                rmtree(checkpoints, ignore_errors=True)
+            return run
+
+        run = self.world.broadcast_object(self.world.on_rank_0(finish))
+        assert run is not None  # rank 0 has it
+        self.console.print(f"run {seed + 1}: {_said(run)}", soft_wrap=True)
+        return run
 
     def _detect(self, detector: Detector, stop: StopRequest) -> tuple[list[Detections], list[str]]:
         """What is found on each test image, and a line for each that cannot be read."""
-        world, device, batch = self.world, self.world.device, self.tuned.batch
+        world, batch = self.world, self.tuned.batch
         mine: dict[int, Detections] = {}
         unreadable: list[str] = []
-        pin = device.type == "cuda"
-        batches = test_batches(self.test, batch, self.machine.threads, world.rank, world.size, pin)
-        with closing(batches):
-            for _ in range(math.ceil(len(self.test.images) / (batch * world.size))):  # as often everywhere
+        as_often_everywhere = range(0, len(self.test.images), batch * world.size)
+        with closing(test_batches(self.test, batch, self.machine.threads, world)) as batches:
+            for _, some in itertools.zip_longest(as_often_everywhere, batches):
                 if world.any(stop.requested):
                     raise KeyboardInterrupt
-                for some in itertools.islice(batches, 1):
-                    mine.update(zip(some.indices, self._found(detector, some), strict=True))
+                if some is not None:
+                    pieces = some.pieces(self.machine.micro_batch, world.device)
+                    found = (one for images, _ in pieces for one in detector.detect(images, some.shapes))
+                    mine.update(zip(some.indices, map(Detections.of, found), strict=True))
                     unreadable += some.unreadable
-        everywhere = {index: one for part in world.all_gather_object(mine) for index, one in part.items()}
-        lines = [line for part in world.all_gather_object(unreadable) for line in part]
-        return [everywhere[index] for index in range(len(self.test.images))], lines
-
-    def _found(self, detector: Detector, batch: Batch) -> Iterator[Detections]:
-        """What is found on the images of a batch."""
-        at_once = self.machine.micro_batch or len(batch.images)
-        for first in range(0, len(batch.images), at_once):
-            some = batch.images[first : first + at_once]
-            with out_of_memory_named():
-                images = [upload(image, self.world.device) for image in some]
-                found = detector.detect(images, batch.shapes)
-            for one in found:
-                yield Detections(*(one[name].cpu().numpy() for name in ("boxes", "scores", "labels")))
-
-    def _finish(
-        self, seed: int, trained: Trained, detections: Sequence[Detections], unreadable: Sequence[str], began: float
-    ) -> DetectorRun:
-        """Scores a detector, and keeps what is known about it."""
-        precision = average_precision(self.test, detections)
-        notes = tuple(f"nothing was seen of {line}" for line in (*trained.unreadable, *unreadable))
-        run = DetectorRun(seed, precision, trained.lr, trained.restarts, notes, round(time.monotonic() - began, 2))
-        folder = self._folder(seed)
-        content = {**self._about(seed), **asdict(run)}
-        write_atomically(folder / "detections.png", draw_detections(self.test, detections))
-        write_atomically(folder / "run.json", json.dumps(content, indent=1).encode() + b"\n")
-        for checkpoints in folder.glob("attempt-*/checkpoints"):
-            rmtree(checkpoints, ignore_errors=True)
-        return run
+        parts = world.all_gather_object((mine, unreadable))
+        everywhere = {index: one for found, _ in parts for index, one in found.items()}
+        return [everywhere[index] for index in sorted(everywhere)], [line for _, lines in parts for line in lines]
 
     def _build(self) -> Detector:
-        norm, sizes = self.tuned.norm, (self.tuned.min_size, self.tuned.max_size)
-        detector = build_detector(self.model, len(self.train.classes), norm, *sizes, processes=self.world.size)
-        on_gpu = self.world.device.type == "cuda"
-        half = self.machine.precision == "bfloat16" or (self.machine.precision == "auto" and on_gpu)
+        detector = Detector(self.model, len(self.train.classes), self.tuned, self.world.size)
+        on_gpu, precision = self.world.device.type == "cuda", self.machine.precision
+        half = precision == "bfloat16" or (precision == "auto" and on_gpu)
         detector.precision = torch.bfloat16 if half else torch.float32
         return detector.to(self.world.device)
 
@@ -199,29 +186,29 @@ class _Evaluation:
         return self.subject.out / "runs" / plain(self.model.name) / f"detection-{key}"
 
     def _find(self, seed: int) -> DetectorRun | None:
-        try:
-            return read_run(json.loads(read_file(self._folder(seed) / "run.json")))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None  # none, or damaged by other hands: it is done again
+        """A finished run, as the first process finds it."""
+
+        def read() -> DetectorRun | None:
+            try:
+                return read_run(json.loads(read_file(self._folder(seed) / "run.json")))
+            except (OSError, ValueError, KeyError, TypeError):
+                return None  # none, or damaged by other hands: it is done again
+
+        return self.world.broadcast_object(self.world.on_rank_0(read))
 
     def _check_result(self) -> None:
         """A result of other settings or images is not to be lost."""
-        out = self.subject.out
-        wanted = self._result([], 0.0)
+        out, wanted = self.subject.out, self._result([], 0.0)
         for other in read_all(out)[0] if out.is_dir() else ():
             if not isinstance(other, DetectionResult) or other.file_name != wanted.file_name:
                 continue
-            if other.data_checksum != self.data_checksum:
-                raise UserError(
-                    f"{out} has a result of {other.encoder} on other images that are called {other.set} too; "
-                    "choose another --out"
-                )
-            for name, value in self.settings.items():
-                if other.settings.get(name) != value:
-                    raise UserError(
-                        f"{out} has a result of {other.encoder} on {other.set} with --{name.replace('_', '-')} "
-                        f"{other.settings.get(name)}: give another --name or --out"
-                    )
+            before = {**other.settings, "other images": other.data_checksum}
+            now = {"other images": self.data_checksum, **self.settings}
+            for name in now:
+                if before.get(name) != now[name]:
+                    differs = f"--{name.replace('_', '-')} {before.get(name)}" if name in self.settings else name
+                    has = f"{out} has a result of {other.encoder} on {other.set} with {differs}"
+                    raise UserError(f"{has}: give another --name or --out")
 
     # --- what is said ---
 
@@ -274,19 +261,11 @@ def check_machine(model: Model, tuned: Tuned, machine: DetectionExecution, world
         )
 
 
-def in_one_line(result: DetectionResult) -> str:
-    """run: AP 33.6, AP50 51.2, AP75 36.0 on coco (median of 3 runs)"""
-    of = f"median of {len(result.runs)} runs" if len(result.runs) > 1 else "one run"
-    return f"{result.encoder}: {_numbers(result.median)} on {result.set} ({of})"
-
-
 def _said(run: DetectorRun) -> str:
     halved = f", {len(run.restarts)} × halved" if run.restarts else ""
     return f"{_numbers(run.precision)}, learning rate {run.lr:g}{halved}"
 
 
 def _numbers(precision: Precision) -> str:
-    return ", ".join(
-        f"{name} {100 * value:.1f}"
-        for name, value in (("AP", precision.ap), ("AP50", precision.ap50), ("AP75", precision.ap75))
-    )
+    """AP 33.6, AP50 51.2, AP75 36.0"""
+    return f"AP {100 * precision.ap:.1f}, AP50 {100 * precision.ap50:.1f}, AP75 {100 * precision.ap75:.1f}"

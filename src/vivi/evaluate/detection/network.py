@@ -37,67 +37,47 @@ from torchvision.models.detection import RetinaNet
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import box_iou
 
+from vivi.evaluate.detection.batches import Target
 from vivi.evaluate.detection.pyramid import Maps, Pyramid
-from vivi.evaluate.detection.settings import Norm
+from vivi.evaluate.detection.score import MOST
+from vivi.evaluate.detection.settings import Tuned
 from vivi.evaluate.encoders import Model
 from vivi.model.architecture import memory_format
+from vivi.model.features import evaluation_mode
 
 POSITIVE, BACKGROUND = 0.5, 0.4  # IoU from which on an anchor is an object, and below which it is none
 ALPHA = 0.25  # of the focal loss; its γ of 2 is written out below
-DETECTIONS = 100  # of an image, at most
-
-Target = dict[str, Tensor]  # boxes (m, 4) as x1, y1, x2, y2 in pixels; labels (m,) from 0 on
-
-
-def build_detector(
-    model: Model,
-    classes: int,
-    norm: Norm = "synchronised",
-    min_size: int = 800,
-    max_size: int = 1333,
-    processes: int = 1,
-) -> Detector:
-    """A detector on a copy of the model's encoder, in training mode; its new layers depend on torch's seed."""
-    backbone = copy.deepcopy(model.backbone)
-    if norm == "synchronised" and processes > 1:
-        backbone = convert_sync_batchnorm(backbone)
-    maps = Maps(backbone, model.source)
-    return Detector(maps, classes, model.mean, model.std, min_size, max_size, frozen=norm == "frozen").train()
 
 
 class Detector(nn.Module):
-    """Images of any sizes -> losses, or detections."""
+    """Images of any sizes -> losses, or detections. It has a copy of the model's encoder; its other layers depend on
+    torch's seed."""
 
-    def __init__(
-        self,
-        maps: Maps,
-        classes: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        min_size: int,
-        max_size: int,
-        frozen: bool,
-    ) -> None:
+    def __init__(self, model: Model, classes: int, tuned: Tuned, processes: int = 1) -> None:
         super().__init__()
-        self.retina = RetinaNet(Pyramid(maps), classes, min_size, max_size, detections_per_img=DETECTIONS)
-        self.multiple, self.min_size, self.max_size, self.frozen = maps.multiple, min_size, max_size, frozen
+        backbone = copy.deepcopy(model.backbone)
+        if tuned.norm == "synchronised" and processes > 1:
+            backbone = convert_sync_batchnorm(backbone)
+        maps = Maps(backbone, model.source)
+        self.multiple, self.min_size, self.max_size = maps.multiple, tuned.min_size, tuned.max_size
+        self.retina = RetinaNet(Pyramid(maps), classes, self.min_size, self.max_size, detections_per_img=MOST)
         self.precision = torch.float32  # of the network; all else is float32
-        self.memory_format = memory_format(maps.backbone)
+        self.memory_format = memory_format(backbone)
         self.to(memory_format=self.memory_format)
-        self.norms = [module for module in maps.modules() if isinstance(module, _BatchNorm)]
-        if frozen:
-            for norm in self.norms:
-                norm.requires_grad_(False)
-        self.mean: Tensor
-        self.std: Tensor
-        for name, values in (("mean", mean), ("std", std)):  # of pixels between 0 and 255
-            self.register_buffer(name, 255 * torch.tensor(values).view(1, 3, 1, 1), persistent=False)
+        self.norms = [module for module in backbone.modules() if isinstance(module, _BatchNorm)]
+        self.frozen = self.norms if tuned.norm == "frozen" else []
+        for norm in self.frozen:
+            norm.requires_grad_(False)
+        self.mean, self.std = (  # of pixels between 0 and 255
+            nn.Buffer(255 * torch.tensor(values).view(1, 3, 1, 1), persistent=False)
+            for values in (model.mean, model.std)
+        )
+        self.train()
 
     def train(self, mode: bool = True) -> Detector:
         super().train(mode)
-        if self.frozen:
-            for norm in self.norms:
-                norm.eval()
+        for norm in self.frozen:
+            norm.eval()
         return self
 
     def forward(
@@ -108,29 +88,39 @@ class Detector(nn.Module):
         `beside` are heights and widths of images that belong to the same batch: what an image is padded to then does
         not depend on how a batch is cut into pieces.
         """
-        batch, sizes = self._batch(images, beside)
-        levels, outputs = self._network(batch)
-        anchors = torch.cat(self._anchors(batch, levels))
+        sizes, anchors, outputs = self._network(images, beside)
         boxes = [_scaled(t["boxes"], i.shape[1:], size) for t, i, size in zip(targets, images, sizes, strict=True)]
-        return losses(outputs, anchors, boxes, [target["labels"] for target in targets])
+        return losses(outputs, torch.cat(anchors), boxes, [target["labels"] for target in targets])
 
     @torch.no_grad()
     def detect(self, images: list[Tensor], beside: Sequence[tuple[int, int]] = ()) -> list[Target]:
         """For each image: boxes (m, 4) in its own pixels, labels (m,) and scores (m,), the best first."""
-        training = self.training
-        self.eval()
-        try:
-            batch, sizes = self._batch(images, beside)
-            levels, outputs = self._network(batch)
-        finally:
-            self.train(training)
-        anchors = self._anchors(batch, levels)
+        with evaluation_mode(self):
+            sizes, anchors, outputs = self._network(images, beside)
         lengths = [len(one) for one in anchors]
         by_level = {name: list(output.float().split(lengths, dim=1)) for name, output in outputs.items()}
         found: list[Target] = self.retina.postprocess_detections(by_level, [anchors] * len(images), sizes)
         for one, image, size in zip(found, images, sizes, strict=True):
             one["boxes"] = _scaled(one["boxes"], size, image.shape[1:])
         return found
+
+    def _network(
+        self, images: list[Tensor], beside: Sequence[tuple[int, int]]
+    ) -> tuple[list[tuple[int, int]], list[Tensor], dict[str, Tensor]]:
+        """Sizes of the images in the batch; anchors of each level, P3 to P7, (anchors, 4), the same for every image;
+        logits (n, all anchors, classes) and offsets of boxes (n, all anchors, 4)."""
+        batch, sizes = self._batch(images, beside)
+        with torch.autocast(batch.device.type, self.precision, enabled=self.precision != torch.float32):
+            levels = list(self.retina.backbone(batch).values())
+            outputs = self.retina.head(levels)
+        generator = self.retina.anchor_generator
+        grids = [torch.empty((1, 1, *level.shape[2:]), device=batch.device) for level in levels]  # in float32
+        height, width = batch.shape[2:]
+        anchors = generator(ImageList(batch[:1], [(height, width)]), grids)[0]
+        lengths = [
+            g.shape[2] * g.shape[3] * n for g, n in zip(grids, generator.num_anchors_per_location(), strict=True)
+        ]
+        return sizes, list(anchors.split(lengths)), outputs
 
     def _batch(self, images: list[Tensor], beside: Sequence[tuple[int, int]]) -> tuple[Tensor, list[tuple[int, int]]]:
         """Resized, in the upper left corners of one normalised batch; and their sizes there."""
@@ -151,20 +141,6 @@ class Detector(nn.Module):
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         scale = min(self.min_size / min(height, width), self.max_size / max(height, width))
         return max(1, math.floor(height * scale)), max(1, math.floor(width * scale))
-
-    def _network(self, batch: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Maps P3 to P7; logits (n, anchors, classes) and offsets of boxes (n, anchors, 4)."""
-        with torch.autocast(batch.device.type, self.precision, enabled=self.precision != torch.float32):
-            levels = list(self.retina.backbone(batch).values())
-            return levels, self.retina.head(levels)
-
-    def _anchors(self, batch: Tensor, levels: list[Tensor]) -> list[Tensor]:
-        """The same for every image: (anchors, 4) of each level."""
-        grids = [torch.empty((1, 1, *level.shape[2:]), device=batch.device) for level in levels]  # in float32
-        height, width = batch.shape[2:]
-        anchors = self.retina.anchor_generator(ImageList(batch[:1], [(height, width)]), grids)[0]
-        each = self.retina.anchor_generator.num_anchors_per_location()
-        return list(anchors.split([g.shape[2] * g.shape[3] * n for g, n in zip(grids, each, strict=True)]))
 
 
 def _scaled(boxes: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:

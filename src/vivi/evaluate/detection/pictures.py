@@ -36,15 +36,19 @@ def class_colour(label: int) -> Colour:
 
 
 def _picture(image: DetectionImage, found: Detections, classes: tuple[str, ...]) -> Picture:
-    """An image with the boxes of its objects and of detections, the best on top."""
-    small = fitted(_read(image), SIDE)
+    """An image, grey where it cannot be read, with the boxes of its objects and of detections, the best on top."""
+    try:
+        whole = Image.fromarray(read_image(image.path, reduce=False))
+    except (OSError, ValueError):
+        whole = Image.new("RGB", (image.width, image.height), (128, 128, 128))
+    small = fitted(whole, SIDE)
     scale = np.array([small.width / image.width, small.height / image.height] * 2)
     limits = np.array([small.width, small.height] * 2) - 1
     pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1)
-    shown = [n for n in np.argsort(found.scores, kind="stable").tolist() if found.scores[n] >= SCORE]
-    shown = [n for n in shown if np.isfinite(found.boxes[n]).all()]
+    shown = np.argsort(found.scores, kind="stable")
+    shown = shown[(found.scores[shown] >= SCORE) & np.isfinite(found.boxes[shown]).all(axis=1)]
     labels = found.labels[shown].tolist()
-    names = [f"{classes[label]} {found.scores[n]:.2f}" for label, n in zip(labels, shown, strict=True)]
+    names = [f"{classes[label]} {score:.2f}" for label, score in zip(labels, found.scores[shown], strict=True)]
     colours = [class_colour(label) for label in labels]
     for boxes, captions, colour in ((image.boxes, None, "white"), (found.boxes[shown], names, colours)):
         if len(boxes):
@@ -53,11 +57,3 @@ def _picture(image: DetectionImage, found: Detections, classes: tuple[str, ...])
             style = {"width": 2, "fill_labels": captions is not None, "label_colors": "black" if captions else None}
             pixels = draw_bounding_boxes(pixels, torch.from_numpy(corners), captions, colour, **style)
     return Picture(Image.fromarray(pixels.permute(1, 2, 0).numpy()), image.path.name)
-
-
-def _read(image: DetectionImage) -> Image.Image:
-    """The picture, or grey where it cannot be read."""
-    try:
-        return Image.fromarray(read_image(image.path, reduce=False))
-    except (OSError, ValueError):
-        return Image.new("RGB", (image.width, image.height), (128, 128, 128))

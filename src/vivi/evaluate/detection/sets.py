@@ -32,12 +32,15 @@ from vivi.runtime.storage import check_regular, leads_out
 
 _COCO = ("instances_{}.json", "annotations/instances_{}.json", "annotations/instances_{}2017.json")
 _ROBOFLOW = "{}/_annotations.coco.json"
-_TRAIN = tuple(name.format("train") for name in (*_COCO, _ROBOFLOW))
-_TEST = (*(name.format("val") for name in _COCO), *map(_ROBOFLOW.format, ("valid", "val", "test")))
+_TRAIN = [name.format("train") for name in (*_COCO, _ROBOFLOW)]
+_TEST = [name.format("val") for name in _COCO] + [_ROBOFLOW.format(part) for part in ("valid", "val", "test")]
 _ROUNDING = 0.02  # pixels by which a box may stick out whose place and size were both rounded
 _LEAST_SIDE = 0.01  # pixels of a box that has an area; less does not survive float32 and resizing
 _SAMPLED = 100  # listed files that decide which folder they are in
 _HEADER = 8192  # bytes that tell a JPEG's size, mostly
+
+_File = tuple[Path, int, int, int]  # an image: its width, height and bytes
+Notes = dict[str, list[str]]  # what was left out or altered: the rows by what is wrong with them
 
 
 # --- COCO's format, as far as it is read ---
@@ -120,9 +123,9 @@ def open_sets(data: Path, train: Path | None = None, test: Path | None = None) -
     if not data.is_dir():
         raise UserError(f"{data} is no folder; give one with COCO annotations and their images")
     files = (train or _find(data, _TRAIN, "train"), test or _find(data, _TEST, "test"))
-    first_coco, second_coco = contents = [read_annotations(file) for file in files]
-    classes = tuple(dict.fromkeys(first_coco.names().values()))
-    differing = sorted({*classes} ^ {*second_coco.names().values()})
+    contents = [read_annotations(file) for file in files]
+    classes, others = (tuple(dict.fromkeys(coco.names().values())) for coco in contents)
+    differing = sorted({*classes} ^ {*others})
     if differing:
         raise UserError(
             f"{files[0]} and {files[1]} have different categories, {named(differing)}; list the same names in both"
@@ -156,29 +159,26 @@ def read_annotations(file: Path) -> _Coco:
     return coco
 
 
-Notes = dict[str, list[str]]  # what was left out or altered: the rows by what is wrong with them
-
-
-def _lines(file: Path, notes: Notes) -> tuple[str, ...]:
-    name = f"{file.parent.name}/{file.name}"  # Roboflow's have the same name for all parts
-    return tuple(f"{name}: {what} ({len(rows):,}): {named(rows)}" for what, rows in notes.items())
-
-
 def _set(data: Path, file: Path, coco: _Coco, classes: Sequence[str]) -> DetectionSet:
     """A set, from what can be used of a file of annotations."""
     notes: Notes = defaultdict(list)
-    images = _images(_folder(data, file, coco.images), coco.images, notes)
-    if not images:
-        raise UserError(f"none of the images of {file} can be used ({'; '.join(_lines(file, notes))}); correct it")
+    files = _image_files(_folder(data, file, coco.images), coco.images, notes)
     labels = {key: classes.index(name) for key, name in coco.names().items()}
-    images = _with_boxes(images, coco.annotations, labels, notes)
-    if all(image.crowd.all() for image in images.values()):
-        found = "; ".join(_lines(file, notes)) or "all of them are crowds"
-        raise UserError(f"{file} has no box that can be used; correct it ({found})")
-    background = [image.path.name for image in images.values() if not len(image.labels)]
+    objects = _objects(coco.annotations, files, labels, notes)
+    background = [path.name for key, (path, *_) in files.items() if not len(objects[key])]
     if background:
         notes["images without objects, kept as background"] = background
-    return DetectionSet(data.resolve().name, tuple(images.values()), tuple(classes), _lines(file, notes))
+    name = f"{file.parent.name}/{file.name}"  # Roboflow's have the same name for all parts
+    lines = tuple(f"{name}: {what} ({len(rows):,}): {named(rows)}" for what, rows in notes.items())
+    if not any((1 - table[:, 6]).any() for table in objects.values()):
+        reason = "; ".join(lines) or "all of them are crowds"
+        raise UserError(f"{file} has no {'box' if files else 'image'} that can be used ({reason}); correct it")
+    images = []
+    for key, (path, width, height, size) in files.items():
+        boxes, (label, area, crowd) = objects[key][:, :4].astype(np.float32), objects[key][:, 4:].T
+        columns = (boxes, label.astype(np.int64), area.astype(np.float32), crowd.astype(np.bool_))
+        images.append(DetectionImage(key, path, width, height, *columns, size))
+    return DetectionSet(data.resolve().name, tuple(images), tuple(classes), lines)
 
 
 # --- images ---
@@ -200,71 +200,65 @@ def _folder(data: Path, file: Path, rows: Sequence[_ImageRow]) -> Path:
     return best
 
 
-def _images(folder: Path, rows: Sequence[_ImageRow], notes: Notes) -> dict[int, DetectionImage]:
-    """The images that can be used, by id and without boxes, in their order."""
-    images: dict[int, DetectionImage] = {}
-    files: set[str] = set()
+def _image_files(folder: Path, rows: Sequence[_ImageRow], notes: Notes) -> dict[int, _File]:
+    """The images that can be used, by id, in their order."""
+    files: dict[int, _File] = {}
+    seen: set[str] = set()
     with ThreadPoolExecutor(4 * available_cores()) as threads:  # a disk far away lets one wait for each file
         for row, found in zip(rows, threads.map(lambda row: _open(folder, row), rows), strict=True):
             file = os.path.normpath(row.file_name)
             if isinstance(found, str):
                 notes["images left out"].append(f"{row.file_name}: {found}")
-            elif row.id in images or file in files:
+            elif row.id in files or file in seen:
                 notes["images left out, their id or file is listed before"].append(row.file_name)
             else:
-                images[row.id] = found
-                files.add(file)
-    return images
+                files[row.id] = found
+                seen.add(file)
+    return files
 
 
-def _open(folder: Path, row: _ImageRow) -> DetectionImage | str:
+def _open(folder: Path, row: _ImageRow) -> _File | str:
     """An image file of the listed size, or why it cannot be used: with another size, its boxes would be wrong."""
     if leads_out(row.file_name):
         return "its path leads out of the folder"
     path = folder / row.file_name
     try:
         check_regular(path)
-        width, height = _size(path)
-        size = os.stat(path).st_size
+        with open(path, "rb") as file:
+            size = plain_jpeg_size(file.read(_HEADER))  # ten times as fast as Pillow
+            if size is None:
+                file.seek(0)
+                with open_image(file) as image:
+                    size = image.size
+            length = os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as error:
         return str(getattr(error, "strerror", None) or error)
-    if (row.width, row.height) not in ((None, None), (width, height)):
-        turned = "; store it upright, EXIF is not followed" if (row.height, row.width) == (width, height) else ""
+    width, height = size
+    if (row.width, row.height) not in ((None, None), size):
+        turned = "; store it upright, EXIF is not followed" if (row.height, row.width) == size else ""
         return f"it is {width} × {height}, not {row.width} × {row.height}{turned}"
-    boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
-    areas, crowd = np.zeros(0, np.float32), np.zeros(0, np.bool_)
-    return DetectionImage(row.id, path, width, height, boxes, labels, areas, crowd, size)
-
-
-def _size(path: Path) -> tuple[int, int]:
-    """Width and height that the header of an image file says."""
-    with open(path, "rb") as file:
-        size = plain_jpeg_size(file.read(_HEADER))  # ten times as fast as Pillow
-        if size is None:
-            file.seek(0)
-            with open_image(file) as image:
-                size = image.size
-    return size
+    return path, width, height, length
 
 
 # --- boxes ---
 
 
-def _with_boxes(
-    images: Mapping[int, DetectionImage], rows: Sequence[_Annotation], labels: Mapping[int, int], notes: Notes
-) -> dict[int, DetectionImage]:
-    """The images with the boxes that can be used: the parts of them that lie in the image."""
-    boxes: dict[int, list[tuple[float, ...]]] = {key: [] for key in images}  # x1 y1 x2 y2 label area crowd
+def _objects(
+    rows: Sequence[_Annotation], files: Mapping[int, _File], labels: Mapping[int, int], notes: Notes
+) -> dict[int, NDArray[np.float64]]:
+    """The boxes that can be used, the parts of them that lie in the image, by its id: (n, 7), x1 y1 x2 y2 label area
+    crowd."""
+    objects: dict[int, list[tuple[float, ...]]] = {key: [] for key in files}
     for row in rows:
-        image, label = images.get(row.image_id), labels.get(row.category_id)
-        if image is None:
+        if row.image_id not in files:
             notes["annotations left out, without their image"].append(f"id {row.id} of image {row.image_id}")
             continue
-        if label is None:
+        if row.category_id not in labels:
             notes["annotations left out, of no listed category"].append(f"id {row.id}: {row.category_id}")
             continue
+        _, image_width, image_height, _ = files[row.image_id]
         x, y, width, height = row.bbox
-        x1, y1, x2, y2 = max(x, 0.0), max(y, 0.0), min(x + width, image.width), min(y + height, image.height)
+        x1, y1, x2, y2 = max(x, 0.0), max(y, 0.0), min(x + width, image_width), min(y + height, image_height)
         if min(width, height, x2 - x1, y2 - y1) < _LEAST_SIDE:
             notes["annotations left out, without an area in their image"].append(f"id {row.id}")
             continue
@@ -273,15 +267,5 @@ def _with_boxes(
         if max(x1 - x, y1 - y, x + width - x2, y + height - y2) > _ROUNDING:
             notes["annotations whose box is partly outside their image, clipped"].append(f"id {row.id}")
             area = min(area, inside)
-        boxes[row.image_id].append((x1, y1, x2, y2, label, area, bool(row.iscrowd)))
-    tables = {key: np.array(some, np.float64).reshape(-1, 7) for key, some in boxes.items()}
-    return {
-        key: replace(
-            image,
-            boxes=tables[key][:, :4].astype(np.float32),
-            labels=tables[key][:, 4].astype(np.int64),
-            areas=tables[key][:, 5].astype(np.float32),
-            crowd=tables[key][:, 6].astype(np.bool_),
-        )
-        for key, image in images.items()
-    }
+        objects[row.image_id].append((x1, y1, x2, y2, labels[row.category_id], area, bool(row.iscrowd)))
+    return {key: np.array(some, np.float64).reshape(-1, 7) for key, some in objects.items()}

@@ -9,10 +9,7 @@ from typing import Literal
 from vivi.runtime.errors import UserError, check_ranges
 
 Norm = Literal["synchronised", "frozen"]
-SEEDS = 3
-STEPS = {"standard": 90_000, "short": 1_500}
-WARM_UP = {"standard": 1_000, "short": 100}
-CLIP = {"standard": 0.0, "short": 10.0}
+_SCHEDULES = {"standard": (90_000, 1_000, 0.0), "short": (1_500, 100, 10.0)}  # steps, warm-up, clip
 
 
 @dataclass(frozen=True)
@@ -64,35 +61,24 @@ class Tuned:
     """The short side of images."""
     max_size: int = 1333
     """The most that the long side may have; the short one is then shorter."""
-    seeds: int = SEEDS
+    seeds: int = 3
     """How often it is trained and tested; the median counts."""
 
     def check(self) -> None:
-        check_ranges(
-            self,
-            {
-                "steps": (0, 10**8),
-                "warmup": (-1, 10**8),
-                "batch": (1, 10**5),
-                "lr": (1e-9, 10**3),
-                "momentum": (0, 0.9999),
-                "clip": (-1, 10**6),
-                "weight_decay": (0, 1),
-                "min_size": (32, 10**4),
-                "max_size": (32, 10**4),
-                "seeds": (1, 100),
-            },
-        )
+        sgd = {"batch": (1, 10**5), "lr": (1e-9, 10**3), "momentum": (0, 0.9999), "weight_decay": (0, 1)}
+        check_ranges(self, {"steps": (0, 10**8), "warmup": (-1, 10**8), **sgd, "clip": (-1, 10**6)})
+        check_ranges(self, {"min_size": (32, 10**4), "max_size": (32, 10**4), "seeds": (1, 100)})
         if self.max_size < self.min_size:
             raise UserError(f"--max-size is {self.max_size}, less than --min-size, {self.min_size}")
 
     def resolved(self) -> Tuned:
         """With the schedule's values where the choice is left to it."""
+        steps, warmup, clip = _SCHEDULES[self.schedule]
         return replace(
             self,
-            steps=self.steps or STEPS[self.schedule],
-            warmup=self.warmup if self.warmup >= 0 else WARM_UP[self.schedule],
-            clip=self.clip if self.clip >= 0 else CLIP[self.schedule],
+            steps=self.steps or steps,
+            warmup=warmup if self.warmup < 0 else self.warmup,
+            clip=clip if self.clip < 0 else self.clip,
         )
 
     @property

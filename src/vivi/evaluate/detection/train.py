@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -23,25 +23,16 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vivi.data.packed import upload
 from vivi.evaluate.detection.batches import Batch, train_batches
 from vivi.evaluate.detection.network import Detector
 from vivi.evaluate.detection.sets import DetectionSet
 from vivi.evaluate.detection.settings import DetectionExecution, Tuned
 from vivi.recipes import Optimiser
-from vivi.runtime.console import SafeConsole
 from vivi.runtime.distributed import World
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
 from vivi.runtime.storage import read_file, write_atomically
-from vivi.train.checkpoint import (
-    NothingToRestore,
-    broadcast_state,
-    load_state,
-    restore,
-    save,
-    state_tensors,
-)
+from vivi.train.checkpoint import NothingToRestore, broadcast_state, load_state, restore, save, state_tensors
 from vivi.train.metrics import MetricsLog
 from vivi.train.optimiser import build_optimiser, learning_rate
 
@@ -56,7 +47,7 @@ def optimiser_settings(tuned: Tuned, lr: float) -> Optimiser:
     """SGD, with the learning rate as a function of the step."""
     decay_at = tuple(int(share * tuned.steps) for share in DECAY_AT)
     return Optimiser(
-        lr=lr, momentum=tuned.momentum, weight_decay=tuned.weight_decay, warmup=tuned.warmup, decay_at=decay_at
+        lr, momentum=tuned.momentum, weight_decay=tuned.weight_decay, warmup=tuned.warmup, decay_at=decay_at
     )
 
 
@@ -87,37 +78,27 @@ class Job:
     console: Console
     show: Callable[[int, str], None]  # so many steps are done, and what is going on
 
-
-@dataclass(frozen=True)
-class Trained:
-    """A detector after its last step."""
-
-    detector: Detector
-    lr: float
-    restarts: tuple[str, ...]
-    unreadable: tuple[str, ...]  # a line for each image of which nothing could be seen
+    def warn(self, line: str) -> None:
+        self.console.print(line, style="yellow", soft_wrap=True)
 
 
-def train_detector(job: Job, stop: StopRequest) -> Trained:
+def train_detector(job: Job, stop: StopRequest) -> Attempt:
     """Trains a detector, or goes on with one; raises KeyboardInterrupt, after saving, when asked to stop."""
-    restarts = _read_restarts(job.folder)
+    restarts = job.world.broadcast_object(job.world.on_rank_0(lambda: _read_restarts(job.folder))) or []
     unreadable: set[str] = set()
     while len(restarts) <= MOST_HALVINGS:
-        lr = job.tuned.lr / 2 ** len(restarts)
-        torch.manual_seed(job.seed)
-        detector = job.build()
-        reason = _Attempt(job, detector, lr, job.folder / f"attempt-{len(restarts)}", unreadable).run(stop)
+        attempt = Attempt(job, tuple(restarts), unreadable)
+        reason = attempt.run(stop)
         if not reason:
-            return Trained(detector, lr, tuple(restarts), tuple(sorted(unreadable)))
-        restarts.append(f"{reason}: from {lr:g} to {lr / 2:g}")
-        job.console.print(f"the learning rate is halved, as {restarts[-1]}", style="yellow", soft_wrap=True)
+            return attempt
+        restarts.append(f"{reason}: from {attempt.lr:g} to {attempt.lr / 2:g}")
+        job.warn(f"the learning rate is halved, as {restarts[-1]}")
         if job.world.rank == 0:
             write_atomically(job.folder / "attempts.json", json.dumps(restarts, indent=1).encode() + b"\n")
-            rmtree(job.folder / f"attempt-{len(restarts) - 1}" / "checkpoints", ignore_errors=True)
-    lowest = job.tuned.lr / 2 ** (len(restarts) - 1)
+            rmtree(attempt.folder / "checkpoints", ignore_errors=True)
     raise UserError(
-        f"the loss does not decay at any learning rate down to {lowest:g} ({restarts[-1]}): add --clip 10, or look "
-        "whether the boxes are right"
+        f"the loss does not decay at any learning rate down to {job.tuned.lr / 2 ** (len(restarts) - 1):g} "
+        f"({restarts[-1]}): add --clip 10, or look whether the boxes are right"
     )
 
 
@@ -129,135 +110,94 @@ def _read_restarts(folder: Path) -> list[str]:
     return [str(reason) for reason in content] if isinstance(content, list) else []
 
 
-@contextmanager
-def out_of_memory_named() -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise UserError(
-            "the GPU has too little memory for this batch: try a smaller --micro-batch (with --norm frozen, "
-            "where the encoder has batch norm), or a smaller --min-size and --max-size"
-        ) from None
+class Attempt:
+    """Training at one learning rate: half of it for each restart before."""
 
-
-class _Attempt:
-    """Training at one learning rate."""
-
-    def __init__(self, job: Job, detector: Detector, lr: float, folder: Path, unreadable: set[str]) -> None:
-        self.job, self.detector, self.folder, self.unreadable = job, detector, folder, unreadable
-        self.settings = optimiser_settings(job.tuned, lr)
-        self.optimiser = build_optimiser(detector, self.settings)
+    def __init__(self, job: Job, restarts: tuple[str, ...], unreadable: set[str]) -> None:
+        self.job, self.restarts = job, restarts
+        self.unreadable = unreadable  # a line for each image of which nothing could be seen
+        self.lr = job.tuned.lr / 2 ** len(restarts)
+        self.folder = job.folder / f"attempt-{len(restarts)}"
+        torch.manual_seed(job.seed)
+        self.detector = job.build()
+        self.settings = optimiser_settings(job.tuned, self.lr)
+        self.optimiser = build_optimiser(self.detector, self.settings)
         self.losses: list[float] = []  # of the steps that were looked at
-        self.waiting: list[Tensor] = []  # of those since
-        self.gradient_norm = torch.zeros(())  # of the last step
-        self.saved = time.monotonic()
 
     def run(self, stop: StopRequest) -> str:
         """Takes the steps that are missing; returns why it was given up, or "" at the end."""
         job, world, steps = self.job, self.job.world, self.job.tuned.steps
         start = self._restore()
         self.detector.train()
+        waiting: list[Tensor] = []  # losses of the steps since the last look
+        unreadable: set[str] = set()  # what this process met in them
+        saved = time.monotonic()
         with ExitStack() as stack:
             log = stack.enter_context(MetricsLog(self.folder, start or -1)) if world.rank == 0 else None
-            batches = train_batches(
-                job.data,
-                job.tuned.batch,
-                job.seed,
-                start,
-                steps,
-                job.machine.threads,
-                world.rank,
-                world.size,
-                pin=world.device.type == "cuda",
-            )
-            for step, batch in enumerate(stack.enter_context(closing(batches)), start):
-                parts = self._step(step, batch)
-                self.waiting.append(torch.stack(list(parts.values())).sum())
-                done = step + 1
-                stopping = world.any(stop.requested)
-                if done % LOOK_EVERY and done < steps and not stopping:
+            batches = train_batches(job.data, job.tuned.batch, job.seed, start, steps, job.machine.threads, world)
+            for done, batch in enumerate(stack.enter_context(closing(batches)), start + 1):
+                values = self._step(done - 1, batch)
+                waiting.append(values["loss"])
+                unreadable.update(batch.unreadable)
+                last, stopping = done == steps, world.any(stop.requested)
+                if done % LOOK_EVERY and not last and not stopping:
                     continue
-                reason = self._look()
-                self._say(done, log, parts)
-                if reason or (done == steps and (reason := self._broken_weights())):
+                looked = len(self.losses)
+                self.losses += torch.stack(waiting).tolist()
+                waiting.clear()
+                for line in sorted(set().union(*world.all_gather_object(unreadable)) - self.unreadable):
+                    job.warn(f"nothing is seen of {line}")
+                    self.unreadable.add(line)
+                job.show(done, f"step {done:,} of {steps:,}, loss {fmean(self.losses[-LOOK_EVERY:]):.3f}")
+                if log is not None and (done % LOOK_EVERY == 0 or last):
+                    rate = learning_rate(done - 1, steps, self.settings)
+                    log.log(done, {**{name: float(value) for name, value in values.items()}, "learning_rate": rate})
+                reason = trouble(self.losses, looked) or (self._broken_weights() if last else "")
+                if reason:
                     return reason
-                due = time.monotonic() - self.saved > job.machine.checkpoint_seconds
-                if log is not None and (stopping or due or done == steps):
-                    self._save(done, log)
-                if stopping and done < steps:
+                due = time.monotonic() - saved > job.machine.checkpoint_seconds
+                if log is not None and (stopping or due or last):
+                    log.sync()
+                    self._save(done)
+                    saved = time.monotonic()
+                if stopping and not last:
                     job.console.print(f"saved step {done} of {steps}")
                     raise KeyboardInterrupt
         return ""
 
     def _step(self, step: int, batch: Batch) -> dict[str, Tensor]:
-        """One step; the losses, means over the whole batch."""
-        self._name_unreadable(batch)
+        """One step; the loss and its parts, means over the whole batch, and the norm of the gradient."""
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(step, self.job.tuned.steps, self.settings)
         self.optimiser.zero_grad(set_to_none=True)
         torch.manual_seed(1_000_003 * self.job.seed + step)  # for layers that draw lots
-        with out_of_memory_named():
-            losses = self._gradients(batch)
+        losses = self._gradients(batch)
         gradients = [p.grad for p in self.detector.parameters() if p.grad is not None]
         self.job.world.all_reduce([*gradients, *losses.values()])
-        clip = self.job.tuned.clip or math.inf
-        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.detector.parameters(), clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.detector.parameters(), self.job.tuned.clip or math.inf)
         self.optimiser.step()
-        return losses
+        return {"loss": torch.stack(list(losses.values())).sum(), **losses, "gradient_norm": norm}
 
     def _gradients(self, batch: Batch) -> dict[str, Tensor]:
         """Adds up the gradients of this process's images; their parts of the losses."""
-        device, at_once = self.job.world.device, self.job.machine.micro_batch or len(batch.images)
         sums: dict[str, Tensor] = {}
-        for first in range(0, len(batch.images), at_once):
-            some = slice(first, first + at_once)
-            images = [upload(image, device) for image in batch.images[some]]
-            targets = [
-                {name: upload(values, device) for name, values in target.items()} for target in batch.targets[some]
-            ]
+        for images, targets in batch.pieces(self.job.machine.micro_batch, self.job.world.device):
             share = len(images) / self.job.tuned.batch
             losses = {name: loss * share for name, loss in self.detector(images, targets, batch.shapes).items()}
             torch.stack(list(losses.values())).sum().backward()
             sums = {name: sums[name] + loss.detach() if sums else loss.detach() for name, loss in losses.items()}
         return sums
 
-    def _look(self) -> str:
-        """Reads the losses since the last look; what is wrong with them."""
-        self.unreadable.update(*self.job.world.all_gather_object(self.unreadable))
-        looked = len(self.losses)
-        self.losses += torch.stack(self.waiting).tolist()
-        self.waiting.clear()
-        return trouble(self.losses, looked)
-
     def _broken_weights(self) -> str:
         """The last update may have broken what no loss shows any more."""
         finite = torch.stack([torch.isfinite(tensor).all() for tensor in self.detector.state_dict().values()]).all()
         return "" if finite else f"the weights after step {len(self.losses)} are not finite"
 
-    def _say(self, done: int, log: MetricsLog | None, parts: Mapping[str, Tensor]) -> None:
-        loss = fmean(self.losses[-LOOK_EVERY:])
-        self.job.show(done, f"step {done:,} of {self.job.tuned.steps:,}, loss {loss:.3f}")
-        if log is not None and (done % LOOK_EVERY == 0 or done == self.job.tuned.steps):
-            values = {"loss": self.losses[-1], **{name: float(value) for name, value in parts.items()}}
-            values["gradient_norm"] = float(self.gradient_norm)
-            log.log(done, {**values, "learning_rate": learning_rate(done - 1, self.job.tuned.steps, self.settings)})
-
-    def _name_unreadable(self, batch: Batch) -> None:
-        for line in batch.unreadable:
-            if line not in self.unreadable:
-                self.unreadable.add(line)
-                # Each process says what it met itself; the console is the first one's alone.
-                own = SafeConsole(stderr=True)
-                console = self.job.console if self.job.world.rank == 0 else own
-                console.print(f"nothing is seen of {line}", style="yellow", soft_wrap=True)
-
-    def _save(self, done: int, log: MetricsLog) -> None:
-        log.sync()
+    def _save(self, done: int) -> None:
         tensors = state_tensors(self.detector, self.optimiser)
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         tensors["unreadable"] = torch.tensor(list(json.dumps(sorted(self.unreadable)).encode()), dtype=torch.uint8)
         save(self.folder / "checkpoints", done, tensors, keep=1)
-        self.saved = time.monotonic()
 
     def _restore(self) -> int:
         """Puts the checkpoint of an interrupted attempt in place; returns its step. The first process reads it and
@@ -270,15 +210,11 @@ class _Attempt:
 
     def _read(self) -> tuple[int, list[float], list[str]] | None:
         """The step, losses and unreadable images of the checkpoint; its tensors go where they belong."""
-
-        def warn(line: str) -> None:
-            self.job.console.print(line, style="yellow", soft_wrap=True)
-
         folder = self.folder / "checkpoints"
         try:
-            restored = restore(folder, warn)
+            restored = restore(folder, self.job.warn)
         except NothingToRestore as error:
-            warn(f"{error}; this run begins anew")
+            self.job.warn(f"{error}; this run begins anew")
             rmtree(folder, ignore_errors=True)
             return None
         if restored is None:
