@@ -151,7 +151,7 @@ def test_a_timm_model_is_scored_through_the_class_map(frames: Path, tmp_path: Pa
     assert 0 < result.curve.strict[0].right < VIDEOS
     assert (result.encoder, result.reduction) == ("test_resnet (mine)", "max")
     line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "out", **flags, reduction="mean"))
-    assert "has a result of test_resnet (mine) with --reduction max; give --name" in line
+    assert "has a result of test_resnet (mine) with --reduction max: give --name" in line
     assert (
         evaluate("timm:test_resnet", tmp_path / "out", **flags, reduction="mean", name="mean")[0].reduction == "mean"
     )
@@ -166,7 +166,7 @@ def test_a_timm_model_is_scored_through_the_class_map(frames: Path, tmp_path: Pa
     save_file(network.state_dict(), weights)
     (tmp_path / "map.json").write_text(json.dumps(dict(enumerate(outputs))))
     line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "out", **flags, class_map=tmp_path / "map.json"))
-    assert "has a result of test_resnet (mine) by other weights of the same name: give --name" in line
+    assert "has a result of test_resnet (mine) by another classifier of that name: give --name" in line
     headless = {name: value for name, value in network.state_dict().items() if not name.startswith("fc.")}
     save_file(headless, weights)
     line = refusal(lambda: evaluate("timm:test_resnet", tmp_path / "two", **flags))
@@ -292,7 +292,7 @@ def test_scores_for_many_frames_are_those_of_each_frame(frames: Path, tmp_path: 
     assert [one.right for one in result.curve.strict] == [slow_scores(frames, said, k) for k in range(K + 1)]
     (tmp_path / "map.json").write_text(json.dumps(dict(enumerate([[0, 5], [3, 8], [1]]))))
     flags = {"predictions": path, "metadata": frames, "class_map": tmp_path / "map.json"}
-    assert "with another --class-map; give --name" in refusal(lambda: evaluate("", tmp_path / "out", **flags))
+    assert "with another --class-map: give --name" in refusal(lambda: evaluate("", tmp_path / "out", **flags))
 
 
 def test_a_set_of_anchors_alone_has_no_pm_accuracy(frames: Path, tmp_path: Path) -> None:
@@ -373,8 +373,8 @@ def test_a_result_on_other_data_or_of_another_file_is_not_lost(frames: Path, tmp
     evaluate("", out, predictions=path, metadata=frames)
     evaluate("", out, predictions=path, metadata=frames)
     line = refusal(lambda: evaluate("", out, predictions=path, metadata=frames, farthest=1))
-    assert "has a result of said on another set called films, or with another --farthest" in line
+    assert "has a result of said on another set called films, or --farthest: give --name" in line
     write_predictions(path, said | {frame(0, 20): 2})
     line = refusal(lambda: evaluate("", out, predictions=path, metadata=frames))
-    assert "has a result of said by other predictions of the same name: give --name" in line
+    assert "has a result of said by another classifier of that name: give --name" in line
     assert evaluate("", out, predictions=path, metadata=frames, name="second")[0].encoder == "second"

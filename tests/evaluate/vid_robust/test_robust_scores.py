@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from vivi.evaluate.vid_robust.class_maps import ClassMap
 from vivi.evaluate.vid_robust.scores import Anchor, Interval, Reduction, clopper_pearson, curve, decide, project
-from vivi.evaluate.vid_robust.sets import offsets
+from vivi.evaluate.vid_robust.sets import ClassMap, offsets
 
 # --- intervals ---
 
@@ -133,15 +132,13 @@ def test_one_wrong_neighbour_in_every_set_leaves_the_anchors_that_have_none() ->
 
 
 def test_distances_are_those_of_the_numbers() -> None:
-    assert offsets({"v/1/000442.JPEG": ["v/1/000440.JPEG", "v/1/000443.JPEG"], "v/2/7.JPEG": []}) == {
-        "v/1/000442.JPEG": {"v/1/000440.JPEG": -2, "v/1/000443.JPEG": 1},
-        "v/2/7.JPEG": {},
-    }
-    assert offsets({"t_3/frame-732.jpg": ["t_3/frame-722.jpg", "t_3/frame-735.jpg"]}) == {
-        "t_3/frame-732.jpg": {"t_3/frame-722.jpg": -10, "t_3/frame-735.jpg": 3}
-    }
+    found = offsets("v/1/000442.JPEG", ["v/1/000440.JPEG", "v/1/000443.JPEG"])
+    assert found == {"v/1/000440.JPEG": -2, "v/1/000443.JPEG": 1}
+    found = offsets("t_3/frame-732.jpg", ["t_3/frame-722.jpg", "t_3/frame-735.jpg"])
+    assert found == {"t_3/frame-722.jpg": -10, "t_3/frame-735.jpg": 3}
+    assert offsets("v/2/7.JPEG", []) == {} and offsets("x/5.jpg", ["x/4.jpg"]) == {"x/4.jpg": -1}
 
 
-def test_anchors_whose_neighbours_have_no_comparable_numbers_are_left_out() -> None:
-    names = {"anchor": ["a", "b"], "x/5.jpg": ["x/4.jpg"], "p/1.jpg": ["q/1.jpg", "q/2.jpg"], "c/5.png": ["c/5.jpg"]}
-    assert offsets(names) == {"x/5.jpg": {"x/4.jpg": -1}}
+def test_neighbours_without_comparable_numbers_have_no_distances() -> None:
+    for anchor, frames in {"anchor": ["a", "b"], "p/1.jpg": ["q/1.jpg", "q/2.jpg"], "c/5.png": ["c/5.jpg"]}.items():
+        assert offsets(anchor, frames) is None

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from vivi.evaluate.metadata import counted
-from vivi.evaluate.vid_robust.class_maps import ClassMap, outputs_of_classes, read_class_map
-from vivi.evaluate.vid_robust.sets import find_frames, find_metadata, read_set
+from vivi.evaluate.vid_robust.predictions import outputs_of_classes
+from vivi.evaluate.vid_robust.sets import ClassMap, RobustSet, find_frames, find_metadata, read_class_map, read_set
 from vivi.runtime.errors import UserError
 
 PMSETS: dict[str, Any] = {"val/a/10.png": ["val/a/09.png", "val/a/12.png"], "val/b/5.png": []}
@@ -109,18 +109,18 @@ def fitting(
     outputs: int,
     names: tuple[str, ...] | None = None,
     given: bool = False,
-) -> tuple[ClassMap | None, tuple[str, ...]]:
-    return outputs_of_classes(class_map, given, classes, classes[0] != "0", outputs, names)
+) -> tuple[ClassMap | None, list[str]]:
+    return outputs_of_classes(RobustSet("mine", (), {}, classes, class_map, given), outputs, names)
 
 
 def test_classifiers_of_the_same_classes_are_matched_by_name_or_by_number() -> None:
     classes = ("a", "b", "c")
-    assert fitting(None, classes, 3, ("a", "b", "c")) == (None, ())
-    assert fitting(None, classes, 3, ("c", "a", "b")) == (((1,), (2,), (0,)), ())
+    assert fitting(None, classes, 3, ("a", "b", "c")) == (None, [])
+    assert fitting(None, classes, 3, ("c", "a", "b")) == (((1,), (2,), (0,)), [])
     found, notes = fitting(None, classes, 4, ("c", "x", "a", "b"))
     assert found == ((2,), (3,), (0,)) and "1 classes of the classifier" in notes[0]
-    assert fitting(None, classes, 3) == (None, ())
-    assert fitting(None, ("0", "1", "2"), 3, ("x", "y", "z")) == (None, ())
+    assert fitting(None, classes, 3) == (None, [])
+    assert fitting(None, ("0", "1", "2"), 3, ("x", "y", "z")) == (None, [])
 
 
 def test_the_sets_own_class_map_is_for_the_classes_of_imagenet() -> None:
@@ -151,7 +151,7 @@ def test_a_class_map_that_stops_short_leaves_no_class_out(tmp_path: Path) -> Non
     write(folder, rev_class_idx_map={"0": [3], "3": [4]})
     assert len(read_set(folder).classes) == 4  # a part of a set may lack labels that its map has
     write(folder, rev_class_idx_map={"0": [3], "99999": [4]})
-    assert "the set has no class '99999'" in refusal(lambda: read_set(folder))
+    assert "at class '99999' and output 4: classes must be those of the set" in refusal(lambda: read_set(folder))
     ytbb = write(write_ytbb(tmp_path / "ytbb"), rev_class_idx_map={"1": [3]})
     (ytbb / "ytbb_class_index.json").unlink()
     assert len(read_set(ytbb).classes) == 24
@@ -189,8 +189,9 @@ def test_bad_rows_are_left_out_counted_and_named(tmp_path: Path) -> None:
     assert [anchor.frame for anchor in robust.anchors] == ["val/a/10.png", "val/b/5.png"]
     assert robust.anchors[1].neighbours == (("val/b/7.png", 2),)  # itself and a second time are nothing new
     unlabelled, strangers, unclear = robust.notes
-    assert unlabelled == "2 anchors are left out, no label from 0 to 2: 'val/d/1.png', 'val/e/1.png'"
-    assert strangers == "1 neighbours are left out, no label from 0 to 2: 'val/b/6.png'"
+    why = "are left out, no label from 0 to 2, or their paths lead out of the folder"
+    assert unlabelled == f"2 anchors {why}: 'val/d/1.png', 'val/e/1.png'"
+    assert strangers == f"1 neighbours {why}: 'val/b/6.png'"
     assert unclear.startswith("1 anchors are left out, numbers do not tell how far") and "'val/f/1.png'" in unclear
 
 
@@ -201,9 +202,11 @@ def test_frames_whose_paths_lead_out_of_the_folder_are_left_out_and_named(tmp_pa
     robust = read_set(write(tmp_path, pmsets=pmsets, labels=labels, classes=["x", "y", "z"]))
     assert [anchor.frame for anchor in robust.anchors] == ["val/a/10.png", "val/b/5.png"]
     assert robust.anchors[1].neighbours == (("val/b/7.png", 2),)
-    (note,) = robust.notes
-    assert note.startswith("3 frames are left out, their paths lead out of the folder: '")
-    assert all(repr(frame) in note for frame in out)
+    anchors, neighbours = robust.notes
+    assert anchors.startswith("1 anchors are left out, ") and anchors.endswith(f"lead out of the folder: {out[0]!r}")
+    assert neighbours.startswith("2 neighbours are left out, ") and all(
+        repr(frame) in neighbours for frame in out[1:]
+    )
 
 
 @pytest.mark.parametrize("label", [[], [-1], [0, 9], 3])
@@ -248,13 +251,13 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
         ({}, "is no class map: it names no outputs"),
         ("x", "is not in the format that is expected"),
         ({"0": ["x"]}, "is not in the format that is expected"),
-        ({"0": [1], "1": 2}, "output 1 belongs to classes 0 and 2"),
-        ({"d": [1]}, "the set has no class 'd'"),
-        ({"1": "d"}, "the set has no class 'd'"),
+        ({"0": [1], "1": 2}, "at class 2 and output '1'"),
+        ({"d": [1]}, "at class 'd' and output 1"),
+        ({"1": "d"}, "at class 'd' and output '1'"),
         ({"0": []}, "names no outputs"),
-        ({"0": [1, 2], "2": [2]}, "output 2 belongs to classes 0 and 2"),
-        ({"3": [1]}, "the set has no class '3'"),
-        ({"-1": 0}, "'-1' for class 0 is no number"),
+        ({"0": [1, 2], "2": [2]}, "at class '2' and output 2"),
+        ({"3": [1]}, "at class '3' and output 1"),
+        ({"-1": 0}, "at class 0 and output '-1'"),
     ):
         write(tmp_path, rev_class_idx_map=content)
         assert said in refusal(lambda: read_set(tmp_path))
@@ -292,7 +295,7 @@ def test_anchors_of_ytbb_are_those_that_reviewers_called_good(tmp_path: Path) ->
     assert robust.labels == {"aa_100/frame-3.jpg": {0}, "bb_200/frame-9.jpg": {1, 23}}
     assert robust.farthest == 0 and len(robust.classes) == 24 and robust.classes[23] == "car"
     left_out, alone, unlabelled = robust.notes
-    assert left_out == "4 of 7 anchors are left out: 1 bad, 1 unsure, 1 without a verdict, 1 never reviewed"
+    assert left_out == "4 of 7 anchors are left out: 3 not called good by the reviewers, 1 never reviewed"
     assert "there is no pmk_labels.json" in alone and "'ff_1/frame-1.jpg'" in unlabelled
     assert find_metadata(None, tmp_path / "ytbb-robust") == tmp_path / "ytbb-robust"
 

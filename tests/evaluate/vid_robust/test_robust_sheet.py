@@ -14,11 +14,14 @@ def test_the_worst_anchors_are_right_themselves_and_wrong_around() -> None:
     anchors = [anchor(name) for name in "abcde"]
     right = {frame: frame not in wrong for one in anchors for frame in one.within(2)}
     rows = worst(anchors, right, 2)
-    assert [(row.anchor.frame, row.wrong) for row in rows] == [("c", 2), ("b", 1), ("e", 5), ("a", 1)]
-    assert list(rows[0].frames.items()) == [(-2, "c-2"), (-1, "c-1"), (0, "c"), (1, "c1"), (2, "c2")]
-    assert [row.anchor.frame for row in worst(anchors, right, 1, rows=2)] == ["b", "c"]
-    del right["e"]  # missing is not wrong
-    assert worst(anchors, right, 2)[2].wrong == 4
+    assert [row[0] for row in rows] == ["c", "b", "e", "a"]
+    assert list(rows[0].items()) == [(-2, "c-2"), (-1, "c-1"), (0, "c"), (1, "c1"), (2, "c2")]
+    assert [row[0] for row in worst(anchors, right, 1)] == ["b", "c", "e", "a"]
+    right |= dict.fromkeys(("a1", "a2"), False)
+    assert [row[0] for row in worst(anchors, right, 2)][2:] == ["e", "a"], "five are wrong, three"
+    for frame in ("e", "e-1", "e1"):
+        del right[frame]
+    assert [row[0] for row in worst(anchors, right, 2)][2:] == ["a", "e"], "missing is not wrong"
 
 
 def test_columns_are_all_offsets_or_some_evenly() -> None:

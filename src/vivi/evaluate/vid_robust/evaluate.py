@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from vivi.evaluate.classifiers import open_classifier
 from vivi.evaluate.encoders import checksum
-from vivi.evaluate.metadata import counted, named
+from vivi.evaluate.metadata import counted, named, read_hashed_json
 from vivi.evaluate.results import RobustResult, plain, read_all, versions, write_result
 from vivi.evaluate.subject import check_name
-from vivi.evaluate.vid_robust.predictions import Predictions, predict, read_predictions
+from vivi.evaluate.vid_robust.predictions import Predictions, predict, predictions_of
 from vivi.evaluate.vid_robust.scores import Interval, curve
 from vivi.evaluate.vid_robust.sets import RobustSet, find_frames, find_metadata, read_set
 from vivi.evaluate.vid_robust.settings import Robustness
@@ -27,109 +28,95 @@ from vivi.runtime.storage import StorageError, storage, write_atomically
 def evaluate_robustness(subject: Robustness, console: Console, device: str = "auto") -> RobustResult:
     """Scores predictions on a set of frames that look alike, and writes the result and its worst anchors."""
     subject.check()
+    began = time.monotonic()
     robust = read_set(find_metadata(subject.metadata, subject.frames), subject.class_map)
     k = min(subject.farthest or robust.farthest, robust.farthest)
-    began = time.monotonic()
-    said = _predictions(subject, robust, k, console, device)
-    right = {frame: guess in robust.labels[frame] for frame, guess in said.classes.items()}
-    scores = curve(robust.anchors, right, k)
-    notes = (*robust.notes, *said.notes, *_missing([one for one in scores.missing if one not in said.explained]))
+    frames = robust.frames(k)
+    root, there = find_frames(subject.frames, frames)
+    answer: Callable[[], Predictions]
+    if subject.predictions is not None:
+        rows, classifier_checksum = read_hashed_json(subject.predictions, dict[str, int | list[float]])
+        name, source = subject.name or subject.predictions.stem, str(subject.predictions)
+        encoder_checksum, given = classifier_checksum, {*rows}
+        answer = partial(predictions_of, rows, subject.predictions, robust, frames, subject.reduction)
+    else:
+        if not there:
+            raise UserError(
+                f"none of {len(frames):,} frames is in {root}, the first is {frames[0]}; give --frames the folder "
+                "that these names start from"
+            )
+        place = choose_device(device)
+        classifier = open_classifier(subject.encoder, subject.weights, subject.name)
+        model = classifier.model
+        name, source, encoder_checksum, given = model.name, model.source, model.checksum, {*there}
+        classifier_checksum = checksum(classifier.network, model.mean, model.std)
+        answer = partial(predict, classifier, robust, root, there, subject.reduction, place, console)
+    _check_results(subject, robust, k, name, classifier_checksum)
+    check_name(name, encoder_checksum, subject.out)
+    said, reduced, notes = answer()
+    missing = [frame for frame in frames if frame not in given]
+    if missing:
+        notes.append(f"{len(missing):,} frames are missing: {named(missing)}")
+    right = {frame: guess in robust.labels[frame] for frame, guess in said.items()}
     result = RobustResult(
-        encoder=said.name,
+        encoder=name,
         set=robust.name,
-        curve=scores,
+        curve=curve(robust.anchors, right, k),
         anchors=len(robust.anchors),
-        frames=len(robust.frames(k)),
+        frames=len(frames),
         classes=len(robust.classes),
-        reduction=subject.reduction if said.reduced else None,
-        classifier_checksum=said.checksum,
+        reduction=subject.reduction if reduced else None,
+        classifier_checksum=classifier_checksum,
         class_map_checksum=robust.map_checksum(),
-        notes=notes,
-        encoder_from=said.source,
-        encoder_checksum=said.encoder_checksum,
+        notes=(*robust.notes, *notes),
+        encoder_from=source,
+        encoder_checksum=encoder_checksum,
         data_checksum=robust.checksum(k),
         seconds=round(time.monotonic() - began, 2),
         versions=versions(),
     )
-    result = _written(result, subject, robust, said, right)
-    for note in notes:
+    shown = [anchor for anchor in robust.anchors if not {*anchor.within(k)}.isdisjoint(there)]
+    mistakes = worst(shown, right, k)
+    result = _write(result, subject.out, draw_worst(mistakes, robust, said, root, k) if mistakes else b"")
+    for note in result.notes:
         console.print(note, style="yellow", soft_wrap=True)
     for line in in_lines(result):
         console.print(line, soft_wrap=True)
     return result
 
 
-def _predictions(subject: Robustness, robust: RobustSet, k: int, console: Console, device: str) -> Predictions:
-    if subject.predictions is not None:
-        said = read_predictions(subject.predictions, robust, k, subject.reduction, subject.name)
-        _check_results(said.name, said.checksum, subject, robust, k)
-        check_name(said.name, said.encoder_checksum, subject.out)
-        return said
-    assert subject.frames is not None  # checked with the flags
-    place = choose_device(device)
-    classifier = open_classifier(subject.encoder, subject.weights, subject.name)
-    model = classifier.model
-    weights = checksum(classifier.network, model.mean, model.std)
-    _check_results(model.name, weights, subject, robust, k)
-    check_name(model.name, model.checksum, subject.out)
-    return predict(classifier, robust, subject.frames, k, subject.reduction, place, console, weights)
-
-
-def _check_results(name: str, classifier: str, subject: Robustness, robust: RobustSet, k: int) -> None:
+def _check_results(subject: Robustness, robust: RobustSet, k: int, name: str, classifier: str) -> None:
     """A result on another set, by another classifier of the same name, or by other means is not to be lost."""
     names = (plain(name), plain(robust.name))  # as they are in the name of the file
     for result in read_all(subject.out)[0] if subject.out.is_dir() else ():
         if not isinstance(result, RobustResult) or (plain(result.encoder), plain(result.set)) != names:
             continue
-        has = f"{subject.out} has a result of {result.encoder}"
-        if result.data_checksum != robust.checksum(k):
-            raise UserError(
-                f"{has} on another set called {result.set}, or with another --farthest; choose another --out"
-            )
-        if result.classifier_checksum not in ("", classifier):
-            what = "predictions" if subject.predictions is not None else "weights"
-            raise UserError(f"{has} by other {what} of the same name: give --name or another --out")
-        if result.class_map_checksum != robust.map_checksum():
-            raise UserError(f"{has} with another --class-map; give --name or another --out")
-        if result.reduction not in (None, subject.reduction):
-            raise UserError(f"{has} with --reduction {result.reduction}; give --name or another --out")
+        words = {
+            f"on another set called {result.set}, or --farthest": result.data_checksum != robust.checksum(k),
+            "by another classifier of that name": result.classifier_checksum not in ("", classifier),
+            "with another --class-map": result.class_map_checksum != robust.map_checksum(),
+            f"with --reduction {result.reduction}": result.reduction not in (None, subject.reduction),
+        }
+        for how, differs in words.items():
+            if differs:
+                raise UserError(f"{subject.out} has a result of {result.encoder} {how}: give --name or another --out")
 
 
-def _missing(frames: Sequence[str]) -> tuple[str, ...]:
-    return (f"{len(frames):,} frames are missing: {named(frames)}",) if frames else ()
-
-
-def _written(
-    result: RobustResult, subject: Robustness, robust: RobustSet, said: Predictions, right: dict[str, bool]
-) -> RobustResult:
+def _write(result: RobustResult, out: Path, sheet: bytes) -> RobustResult:
     """Writes the contact sheet, where there is one, and the result that names it."""
-    picture = f"{Path(result.file_name).stem}.png"
-    content = _sheet(subject, robust, said, right, result.farthest)
+    picture = out / f"{Path(result.file_name).stem}.png"
     try:
-        if content:
-            with storage(subject.out):
-                subject.out.mkdir(parents=True, exist_ok=True)
-            write_atomically(subject.out / picture, content)
-            result = replace(result, picture=picture)
-        write_result(subject.out, result)
+        with storage(out):
+            out.mkdir(parents=True, exist_ok=True)
+        if sheet:
+            write_atomically(picture, sheet)
+            result = replace(result, picture=picture.name)
+        write_result(out, result)
     except StorageError as error:
         raise UserError(f"results cannot be written: {error}") from None
-    if not result.picture:
-        (subject.out / picture).unlink(missing_ok=True)  # of a result that was replaced
+    if not sheet:
+        picture.unlink(missing_ok=True)  # of a result that was replaced
     return result
-
-
-def _sheet(subject: Robustness, robust: RobustSet, said: Predictions, right: dict[str, bool], k: int) -> bytes:
-    """The worst anchors as PNG; nothing where there are no frames, or no mistakes."""
-    if subject.frames is None:
-        return b""
-    root, there = (said.root, [*right]) if said.root else find_frames(subject.frames, robust.frames(k))
-    shown = set(there)
-    rows = worst([anchor for anchor in robust.anchors if shown & {*anchor.within(k)}], right, k)
-    return draw_worst(rows, robust, said.classes, root, k) if rows else b""
-
-
-# --- in words ---
 
 
 def in_lines(result: RobustResult) -> list[str]:
@@ -149,11 +136,9 @@ def in_lines(result: RobustResult) -> list[str]:
 
 def _scores(intervals: tuple[Interval, ...], anchors: int) -> str:
     first, last, k = intervals[0], intervals[-1], len(intervals) - 1
-    if k == 0:
-        return f"anchors {_share(first, anchors)}"
-    both = f"anchors {_share(first, anchors)}, PM-{k} {_share(last, anchors)}"
+    words = f"anchors {_share(first, anchors)}" + (f", PM-{k} {_share(last, anchors)}" if k else "")
     # Of different anchors there is no drop.
-    return f"{both}, drop {100 * (first.share - last.share):.1f} points" if first.n == last.n > 0 else both
+    return words + (f", drop {100 * (first.share - last.share):.1f} points" if k and first.n == last.n > 0 else "")
 
 
 def _share(interval: Interval, anchors: int) -> str:

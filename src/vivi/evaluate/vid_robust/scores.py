@@ -32,30 +32,27 @@ class Interval:
         return self.right / self.n if self.n else math.nan
 
 
-def clopper_pearson(right: int, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """The exact binomial interval: shares that would give so many, or more extreme, in at least (1 - confidence) / 2
+def clopper_pearson(right: int, n: int) -> Interval:
+    """The exact binomial interval: shares that would give so many, or more extreme, in at least (1 - CONFIDENCE) / 2
     of the cases on either side."""
     from scipy.special import betaincinv  # half a second, which `vivi --help` need not wait for
 
-    rest = (1 - confidence) / 2
+    rest = (1 - CONFIDENCE) / 2
     low = float(betaincinv(right, n - right + 1, rest)) if right > 0 else 0.0
     high = float(betaincinv(right + 1, n - right, 1 - rest)) if right < n else 1.0
     return Interval(right, n, low, high)
 
 
 def project(
-    logits: NDArray[np.floating], class_map: Sequence[Sequence[int]], reduction: Reduction = "max"
+    logits: NDArray[np.floating], class_map: Sequence[Sequence[int]] | None, reduction: Reduction = "max"
 ) -> NDArray[np.floating]:
-    """Scores of the set's classes (n, classes), from logits (n, 1000) and the indices that belong to each class.
-
-    A class without indices, which the classifier cannot name, scores -inf.
-    """
+    """Scores of the set's classes (n, classes), from a classifier's (n, outputs) and which of these mean each class;
+    None: they are the same. A class without outputs, which the classifier cannot name, scores -inf."""
+    if class_map is None:
+        return logits
     reduce: Callable[..., NDArray[np.floating]] = getattr(np, reduction)
-    columns = [
-        reduce(logits[:, list(indices)], axis=1) if len(indices) else np.full(len(logits), -np.inf)
-        for indices in class_map
-    ]
-    return np.stack(columns, axis=1)
+    none = np.full(len(logits), -np.inf)
+    return np.stack([reduce(logits[:, list(own)], axis=1) if own else none for own in class_map], axis=1)
 
 
 def decide(scores: NDArray[np.floating]) -> NDArray[np.integer]:

@@ -21,15 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from vivi.evaluate.metadata import named, read_json
-from vivi.evaluate.vid_robust.class_maps import ClassMap, read_class_map
 from vivi.evaluate.vid_robust.scores import Anchor
 from vivi.evaluate.vid_robust.ytbb import ANCHORS, read_ytbb
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import leads_out
 
 SETS = "pmsets.json"
-_NAMES = ("classes.json", "imagenet_vid_class_index.json", "ytbb_class_index.json")
+_ARCHIVE = "imagenet_vid_class_index.json"
+_NAMES = ("classes.json", "ytbb_class_index.json", _ARCHIVE, f"../misc/{_ARCHIVE}")
 _MAPS = ("rev_class_idx_map.json", "class_idx_map.json")
+_MOST_CLASSES = 10_000  # of a set without names
+
+ClassMap = tuple[tuple[int, ...], ...]  # for each class of the set, the outputs of a classifier that mean it
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,13 @@ class RobustSet:
     anchors: tuple[Anchor, ...]
     labels: Mapping[str, frozenset[int]]
     classes: tuple[str, ...]  # their names, or their numbers
-    has_names: bool
     class_map: ClassMap | None  # None: classifiers have these very classes
-    map_given: bool  # by users; else it is the set's own
-    notes: tuple[str, ...]  # what was left out, and why
+    map_given: bool = False  # by users; else it is the set's own
+    notes: tuple[str, ...] = ()  # what was left out, and why
+
+    @property
+    def has_names(self) -> bool:
+        return self.classes != _numbers(len(self.classes))
 
     @property
     def farthest(self) -> int:
@@ -64,28 +70,44 @@ class RobustSet:
         return _sha256(self.class_map) if self.class_map is not None else ""
 
 
+def _numbers(count: int) -> tuple[str, ...]:
+    """What classes without names are called."""
+    return tuple(map(str, range(count)))
+
+
 def _sha256(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def find_metadata(metadata: Path | None, frames: Path | None) -> Path:
     """The folder of a set's metadata: as given, or near its frames."""
-    if metadata is not None:
-        places = [metadata, metadata / "metadata"]
-    else:
-        assert frames is not None  # checked with the flags
-        beside = frames.resolve().parent
-        places = [frames, frames / "metadata", beside / "metadata", beside]
+    given = metadata or frames
+    assert given is not None  # checked with the flags
+    beside = given.resolve().parent
+    places = [given, given / "metadata", *([] if metadata else [beside / "metadata", beside])]
     for place in places:
         if (place / SETS).exists() or (place / ANCHORS).exists():
             return place
-    raise UserError(f"there is no {SETS} in {places[0]}; --metadata is the folder with {SETS} and labels.json")
+    raise UserError(f"there is no {SETS} in {given}; --metadata is the folder with {SETS} and labels.json")
+
+
+def find_frames(folder: Path | None, frames: Sequence[str]) -> tuple[Path, list[str]]:
+    """Where the names start from, and which of the frames are there. The folder may also be the one that names
+    begin with, val/, or the one around YTBB-Robust's ytbb_videos/."""
+    if folder is None:
+        return Path(), []
+    path = folder.resolve()
+    roots = [folder, folder / "ytbb_videos"]
+    if any(frame.startswith(f"{path.name}/") for frame in frames):
+        roots.insert(1, path.parent)
+    found = ((root, [frame for frame in frames if (root / frame).is_file()]) for root in roots)
+    return next(((root, there) for root, there in found if there), (folder, []))
 
 
 def read_set(folder: Path, class_map: Path | None = None) -> RobustSet:
     """The set whose metadata lie in a folder. What is wrong with single frames is noted, and they are left out."""
     names = _class_names(folder)
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     labels: dict[str, list[int]]
     if (folder / SETS).exists():
         pmsets: dict[str, list[str]] = read_json(folder / SETS, dict[str, list[str]])
@@ -96,99 +118,103 @@ def read_set(folder: Path, class_map: Path | None = None) -> RobustSet:
     count = 1 + max((label for value in labels.values() for label in value), default=0)
     map_file = class_map or next((folder / name for name in _MAPS if (folder / name).exists()), None)
     outputs = read_class_map(map_file, names, count) if map_file else None
-    classes = names or tuple(map(str, range(len(outputs or range(count)))))
+    classes = names or _numbers(len(outputs) if outputs else count)
     right = {
         frame: frozenset(value)
         for frame, value in labels.items()
         if value and all(0 <= label < len(classes) for label in value)
     }
-    anchors, more = _anchors(pmsets, right, len(classes))
+    anchors = _anchors(pmsets, right, len(classes), notes)
     if not anchors:
-        raise UserError(f"{folder} has no anchors" + "".join(f"; {note}" for note in (*notes, *more)))
-    wanted = {frame for anchor in anchors for frame in (anchor.frame, *(name for name, _ in anchor.neighbours))}
-    scored = {frame: one for frame, one in right.items() if frame in wanted}
+        raise UserError("; ".join([f"{folder} has no anchors", *notes]))
+    scored = {frame: right[frame] for anchor in anchors for frame in (anchor.frame, *dict(anchor.neighbours))}
     path = folder.resolve()
     title = path.parent.name if path.name == "metadata" else path.name
-    return RobustSet(title, anchors, scored, classes, bool(names), outputs, class_map is not None, (*notes, *more))
+    return RobustSet(title, anchors, scored, classes, outputs, class_map is not None, tuple(notes))
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
     """Names of the classes by number; none where no file has them."""
-    places = [folder / name for name in _NAMES] + [folder.resolve().parent / "misc" / name for name in _NAMES]
-    path = next((place for place in places if place.exists()), None)
+    path = next((folder.resolve() / name for name in _NAMES if (folder.resolve() / name).exists()), None)
     if path is None:
         return ()
     content: Any = read_json(path, list[str] | dict[str, str | list[str]])
-    try:
-        values = content if isinstance(content, list) else [content[str(number)] for number in range(len(content))]
-    except KeyError:
-        raise UserError(f"{path} must name the classes 0, 1, 2, ... one after the other") from None
-    names = tuple(value[-1] if isinstance(value, list) else value for value in values)  # [wnid, name]
-    if len(set(names)) < len(names):
-        raise UserError(f"{path} must name the classes, each of them once")
+    values = content if isinstance(content, list) else [content.get(number) for number in _numbers(len(content))]
+    names = tuple((value or [None])[-1] if isinstance(value, list) else value for value in values)  # [wnid, name]
+    if None in names or len(set(names)) < len(names):
+        raise UserError(f"{path} must name the classes 0, 1, 2, ..., each of them once")
     return names
 
 
+def read_class_map(path: Path, names: Sequence[str], labels: int) -> ClassMap:
+    """Of a file that goes from classes to lists of outputs, or from outputs to classes. Classes are known by number,
+    or by their names in the set; a set without names has at least as many as its labels say."""
+    content: dict[str, int | str | list[int]] = read_json(path, dict[str, int | str | list[int]])
+    pairs: list[tuple[int | str, int | str]] = []  # class, output
+    for key, value in content.items():
+        pairs += [(key, output) for output in value] if isinstance(value, list) else [(value, key)]
+    class_of: dict[int, int] = {}
+    for name, output in pairs:
+        number = names.index(str(name)) if name in names else int(name) if str(name).isdecimal() else -1
+        is_class, is_output = 0 <= number < (len(names) or _MOST_CLASSES), str(output).isdecimal()
+        if not is_class or not is_output or class_of.setdefault(int(output), number) != number:
+            raise UserError(
+                f"{path} is no class map, at class {name!r} and output {output!r}: classes must be those of the set, "
+                "outputs numbers from 0 on, each of one class alone"
+            )
+    if not class_of:
+        raise UserError(f"{path} is no class map: it names no outputs")
+    count = len(names) or max(labels, 1 + max(class_of.values()))
+    return tuple(tuple(sorted(o for o, number in class_of.items() if number == of)) for of in range(count))
+
+
+# --- anchors ---
+
+
 def _anchors(
-    pmsets: Mapping[str, Sequence[str]], right: Mapping[str, frozenset[int]], classes: int
-) -> tuple[tuple[Anchor, ...], list[str]]:
-    """Anchors and neighbours that have labels, and notes on those that are left out."""
+    pmsets: Mapping[str, Sequence[str]], labels: Mapping[str, object], classes: int, notes: list[str]
+) -> tuple[Anchor, ...]:
+    """Anchors and neighbours that have labels; what is left out is noted."""
     listed = dict.fromkeys(frame for anchor, frames in pmsets.items() for frame in (anchor, *frames))
-    outside = [frame for frame in listed if leads_out(frame)]
-    usable = right.keys() - {*outside}
-    unlabelled = [anchor for anchor in pmsets if anchor not in right and not leads_out(anchor)]
-    # An anchor is no neighbour of its own, and nothing is there twice.
-    lists = {
-        anchor: [frame for frame in dict.fromkeys(frames) if frame != anchor and not leads_out(frame)]
-        for anchor, frames in pmsets.items()
-        if anchor in usable
-    }
-    strangers = sorted({frame for frames in lists.values() for frame in frames if frame not in usable})
-    apart = offsets({anchor: [frame for frame in frames if frame in usable] for anchor, frames in lists.items()})
-    unclear = [anchor for anchor in lists if anchor not in apart]
-    no_label = f"no label from 0 to {classes - 1}"
-    notes = [
-        f"{len(frames):,} {what}: {named(frames)}"
-        for frames, what in (
-            (outside, "frames are left out, their paths lead out of the folder"),
-            (unlabelled, f"anchors are left out, {no_label}"),
-            (strangers, f"neighbours are left out, {no_label}"),
-            (unclear, "anchors are left out, numbers do not tell how far neighbours are"),
-        )
-        if frames
-    ]
+    usable = {frame for frame in listed if frame in labels and not leads_out(frame)}
+    apart: dict[str, dict[str, int]] = {}
+    unclear = []
+    for anchor in (anchor for anchor in pmsets if anchor in usable):
+        # An anchor is no neighbour of its own, and nothing is there twice.
+        frames = [frame for frame in dict.fromkeys(pmsets[anchor]) if frame in usable and frame != anchor]
+        near = offsets(anchor, frames)
+        if near is None:
+            unclear.append(anchor)
+        else:
+            apart[anchor] = near
+    why = f"no label from 0 to {classes - 1}, or their paths lead out of the folder"
+    for left_out, what in (
+        ([anchor for anchor in pmsets if anchor not in usable], f"anchors are left out, {why}"),
+        (
+            [frame for frame in listed if frame not in usable and frame not in pmsets],
+            f"neighbours are left out, {why}",
+        ),
+        (unclear, "anchors are left out, numbers do not tell how far neighbours are"),
+    ):
+        if left_out:
+            notes.append(f"{len(left_out):,} {what}: {named(left_out)}")
     unit = math.gcd(*(offset for near in apart.values() for offset in near.values())) or 1
     if unit > 1:
         notes.append(f"the numbers of frames go up by {unit:,}: k counts steps of {unit:,}")
-    anchors = (Anchor(a, tuple((frame, n // unit) for frame, n in near.items())) for a, near in apart.items())
-    return tuple(anchors), notes
+    return tuple(Anchor(a, tuple((frame, n // unit) for frame, n in near.items())) for a, near in apart.items())
 
 
-def offsets(neighbours: Mapping[str, Sequence[str]]) -> dict[str, dict[str, int]]:
-    """For each anchor how many frames its neighbours lie after it, by the numbers that their names end in, as in
-    val/VIDEO/000432.JPEG. Anchors are left out where a name differs in more than that number."""
-    apart: dict[str, dict[str, int]] = {}
-    for anchor, frames in neighbours.items():
-        place, own = _numbered(anchor)
-        others = {frame: _numbered(frame) for frame in frames}
-        if all(other[0] == place and other[1] != own for other in others.values()):
-            apart[anchor] = {frame: other[1] - own for frame, other in others.items()}
-    return apart
+def offsets(anchor: str, frames: Sequence[str]) -> dict[str, int] | None:
+    """How many frames others lie after an anchor, by the numbers that their names end in, as in
+    val/VIDEO/000432.JPEG; None where a name differs in more than that number."""
+    place, own = _numbered(anchor)
+    others = {frame: _numbered(frame) for frame in frames}
+    if any(other[0] != place or other[1] == own for other in others.values()):
+        return None
+    return {frame: number - own for frame, (_, number) in others.items()}
 
 
 def _numbered(frame: str) -> tuple[str, int]:
     """A name without its last number, and that number; 0 where it has none."""
     found = re.search(r"([0-9]{1,18})([^0-9/]*)$", frame.rpartition(".")[0] or frame)
     return (f"{frame[: found.start()]}*{found[2]}", int(found[1])) if found else (frame, 0)
-
-
-def find_frames(folder: Path, frames: Sequence[str]) -> tuple[Path, list[str]]:
-    """Where the names start from, and which of the frames are there. The folder may also be the one that names
-    begin with, val/, or the one around YTBB-Robust's ytbb_videos/."""
-    path = folder.resolve()
-    is_inside = any(frame.startswith(f"{path.name}/") for frame in frames)
-    for root in (folder, *([path.parent] if is_inside else []), folder / "ytbb_videos"):
-        there = [frame for frame in frames if (root / frame).is_file()]
-        if there:
-            return root, there
-    return folder, []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vivi.evaluate.vid_robust.scores import Reduction
-from vivi.runtime.errors import UserError, check_ranges
+from vivi.runtime.errors import check_ranges, require
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,12 @@ class Robustness:
 
     def check(self) -> None:
         check_ranges(self, {"farthest": (0, 10**6)})
-        if bool(self.encoder) == (self.predictions is not None):
-            raise UserError("give either --encoder, a classifier, or --predictions, a file of what one said")
-        if self.encoder and self.frames is None:
-            raise UserError("--encoder needs --frames, the folder of the frames that it is to look at")
-        if self.weights is not None and not self.encoder:
-            raise UserError("--weights goes with --encoder timm:NAME only")
-        if self.frames is None and self.metadata is None:
-            raise UserError("--predictions needs --metadata, a folder with pmsets.json and labels.json")
-        if self.frames is not None and not self.frames.is_dir():
-            raise UserError(f"there is no folder {self.frames}; --frames is the folder of the frames")
+        one = bool(self.encoder) != (self.predictions is not None)
+        require(one, "give either --encoder, a classifier, or --predictions, a file of what one said")
+        looks = not self.encoder or self.frames is not None
+        require(looks, "--encoder needs --frames, the folder of the frames that it is to look at")
+        require(self.weights is None or bool(self.encoder), "--weights goes with --encoder timm:NAME only")
+        known = self.frames is not None or self.metadata is not None
+        require(known, "--predictions needs --metadata, a folder with pmsets.json and labels.json")
+        there = self.frames is None or self.frames.is_dir()
+        require(there, f"there is no folder {self.frames}; --frames is the folder of the frames")

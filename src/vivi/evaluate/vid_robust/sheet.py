@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vivi.data.decode import read_image
 from vivi.data.squares import central_square
@@ -19,26 +17,17 @@ ROWS, SIDE_FRAMES, THUMBNAIL = 8, 10, 72
 GREEN, RED, GREY = (38, 150, 72), (205, 45, 40), (200, 200, 200)
 
 
-@dataclass(frozen=True)
-class Row:
-    """An anchor, and its frames by offset; the anchor's own is 0."""
-
-    anchor: Anchor
-    frames: Mapping[int, str]
-    wrong: int  # how many of the frames were predicted wrong
-
-
-def worst(anchors: Sequence[Anchor], right: Mapping[str, bool], k: int, rows: int = ROWS) -> list[Row]:
-    """Anchors with wrong frames. First those that are right themselves, the classifier's instability laid bare; those
-    with more wrong frames before others."""
+def worst(anchors: Sequence[Anchor], right: Mapping[str, bool], k: int, rows: int = ROWS) -> list[dict[int, str]]:
+    """Anchors with wrong frames, each as its frames by offset, its own at 0. First those that are right themselves,
+    the classifier's instability laid bare; those with more wrong frames before others."""
     found = []
     for anchor in anchors:
-        frames = {0: anchor.frame, **{offset: frame for frame, offset in anchor.neighbours if abs(offset) <= k}}
-        wrong = sum(not right.get(frame, True) for frame in frames.values())
+        near = {offset: frame for frame, offset in anchor.neighbours if abs(offset) <= k}
+        wrong = sum(not right.get(frame, True) for frame in (anchor.frame, *near.values()))
         if wrong:
-            found.append(Row(anchor, dict(sorted(frames.items())), wrong))
-    found.sort(key=lambda row: (not right.get(row.anchor.frame, False), -row.wrong, row.anchor.frame))
-    return found[:rows]
+            own = not right.get(anchor.frame, False)
+            found.append((own, -wrong, anchor.frame, dict(sorted({0: anchor.frame, **near}.items()))))
+    return [frames for *_, frames in sorted(found, key=lambda row: row[:3])[:rows]]
 
 
 def columns(k: int) -> list[int]:
@@ -48,19 +37,18 @@ def columns(k: int) -> list[int]:
     return [*(-offset for offset in reversed(side)), 0, *side]
 
 
-def draw_worst(rows: Sequence[Row], robust: RobustSet, said: Mapping[str, int], root: Path, k: int) -> bytes:
+def draw_worst(
+    rows: Sequence[Mapping[int, str]], robust: RobustSet, said: Mapping[str, int], root: Path, k: int
+) -> bytes:
     """The PNG: a row for each anchor, a column for each offset; below the anchor its true classes."""
-    pictures = [
-        [_picture(row, offset, robust, said, root) if offset in row.frames else None for offset in columns(k)]
-        for row in rows
-    ]
+    offsets = columns(k)
+    pictures = [[_picture(row[n], n, robust, said, root) if n in row else None for n in offsets] for row in rows]
     title = f"anchors in the middle, neighbours up to {k} steps before and after; green: right, red: wrong"
     return contact_sheet(pictures, THUMBNAIL, title)
 
 
-def _picture(row: Row, offset: int, robust: RobustSet, said: Mapping[str, int], root: Path) -> Picture:
-    """A frame in a border of its colour, and what was said where that was wrong."""
-    frame = row.frames[offset]
+def _picture(frame: str, offset: int, robust: RobustSet, said: Mapping[str, int], root: Path) -> Picture:
+    """A frame in a border of its colour, and what was said where that was wrong; empty where it cannot be read."""
     guess, labels = said.get(frame), robust.labels[frame]
     colour = GREY if guess is None else GREEN if guess in labels else RED
     words = "missing" if guess is None else "no class" if guess < 0 else robust.classes[guess]
@@ -69,12 +57,7 @@ def _picture(row: Row, offset: int, robust: RobustSet, said: Mapping[str, int], 
         words = truth if colour == GREEN else f"{truth}: {words}"
     elif colour == GREEN:
         words = f"{offset:+d}"
-    return Picture(_thumbnail(root / frame), words, colour)
-
-
-def _thumbnail(path: Path) -> Image.Image | None:
     try:
-        square = central_square(read_image(path), THUMBNAIL)
+        return Picture(to_pil_image(central_square(read_image(root / frame), THUMBNAIL)), words, colour)
     except (OSError, ValueError):
-        return None
-    return Image.fromarray(np.ascontiguousarray(square.permute(1, 2, 0).numpy()))
+        return Picture(None, words, colour)

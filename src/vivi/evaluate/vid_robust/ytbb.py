@@ -9,8 +9,7 @@ pmk_labels.json        which frames are similar to an anchor; where it is missin
 from __future__ import annotations
 
 import csv
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,37 +26,6 @@ _DISSIMILAR = {
 }
 
 
-def read_ytbb(
-    folder: Path, classes: Sequence[str]
-) -> tuple[dict[str, list[str]], dict[str, list[int]], tuple[str, ...]]:
-    """pmsets and labels as ImageNet-Vid-Robust has them, and notes on what was left out."""
-    verdicts = _reviews(folder / ANCHORS)
-    initial, notes = _initial(folder / INITIAL)
-    good = {key: words for key, words in verdicts.items() if "good" in words and not words & {"bad", "unsure"}}
-    notes += _left_out(verdicts, good, initial)
-    neighbours: dict[str, list[str]] = {key: [] for key in good}
-    if (folder / SIMILAR).exists():
-        similar, bad = _similar(folder / SIMILAR)
-        neighbours = {key: similar.get(key, []) for key in good if key not in bad}
-        dropped = [key for key in good if key in bad]
-        if dropped:
-            notes.append(f"{len(dropped):,} anchors are left out, called bad beside neighbours: {named(dropped)}")
-    else:
-        notes.append(f"there is no {SIMILAR} in {folder}: anchors have no neighbours, and there is no PM accuracy")
-    numbers = {name: number for number, name in enumerate(classes)}
-    labels: dict[str, list[int]] = {}
-    for anchor, frames in neighbours.items():
-        right = {numbers[word] for word in good[anchor] if word in numbers} | initial.get(anchor.split("/")[0], set())
-        if right:
-            labels |= dict.fromkeys((anchor, *frames), sorted(right))
-    return neighbours, labels, tuple(notes)
-
-
-def _key(path: str) -> str:
-    """VIDEO_TIME/frame-NUMBER.jpg: many rows have it behind folders of the reviewers' machine."""
-    return "/".join(path.split("/")[-2:])
-
-
 class _Review(Struct):
     key: str  # a frame, or an anchor and a frame with a comma between them
     labels: list[int]
@@ -68,59 +36,61 @@ class _Reviews(Struct):
     labels: list[str]  # what the numbers in reviews mean
 
 
+def read_ytbb(folder: Path, classes: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[int]], list[str]]:
+    """pmsets and labels as ImageNet-Vid-Robust has them, and notes on what was left out."""
+    verdicts, notes = _reviews(folder / ANCHORS), []
+    initial: dict[str, int] = {}
+    if (folder / INITIAL).exists():
+        initial = _initial(folder / INITIAL)
+    else:
+        notes.append(f"there is no {INITIAL} in {folder}: only classes that the reviewers added count as right")
+    neighbours: dict[str, list[str]] = {
+        anchor: [] for anchor, words in verdicts.items() if "good" in words and not words & {"bad", "unsure"}
+    }
+    never = len(initial.keys() - {anchor.split("/")[0] for anchor in verdicts})
+    bad = len(verdicts) - len(neighbours)
+    if bad or never:
+        out_of = f"{bad + never:,} of {len(verdicts) + never:,} anchors"
+        notes.append(f"{out_of} are left out: {bad:,} not called good by the reviewers, {never:,} never reviewed")
+    if (folder / SIMILAR).exists():
+        pairs = [(key.partition(","), words) for key, words in _reviews(folder / SIMILAR).items()]
+        for (anchor, _, frame), words in pairs:
+            if anchor in neighbours and "similar" in words and not words & _DISSIMILAR:
+                neighbours[anchor].append(frame)
+        called_bad = {anchor for (anchor, _, _), words in pairs if "bad-anchor" in words}
+        dropped = [anchor for anchor in neighbours if anchor in called_bad]
+        if dropped:
+            notes.append(f"{len(dropped):,} anchors are left out, called bad beside neighbours: {named(dropped)}")
+        neighbours = {anchor: frames for anchor, frames in neighbours.items() if anchor not in called_bad}
+    else:
+        notes.append(f"there is no {SIMILAR} in {folder}: anchors have no neighbours, and there is no PM accuracy")
+    labels: dict[str, list[int]] = {}
+    for anchor, frames in neighbours.items():
+        right = {number for number, name in enumerate(classes) if name in verdicts[anchor]}
+        right |= {initial[video] for video in (anchor.split("/")[0],) if video in initial}
+        labels |= dict.fromkeys((anchor, *frames), sorted(right))
+    return neighbours, labels, notes
+
+
 def _reviews(path: Path) -> dict[str, set[str]]:
-    """What was said about each key, in words."""
+    """What was said about each key, in words. Many a frame, VIDEO_TIME/frame-NUMBER.jpg, stands behind folders of the
+    reviewers' machine."""
     content: _Reviews = read_json(path, _Reviews)
     words = dict(enumerate(content.labels))
     if any(number not in words for row in content.annotations for number in row.labels):
         raise UserError(f"{path} has reviews with labels that it does not name")
     return {
-        ",".join(map(_key, row.key.split(","))): {words[number] for number in row.labels}
+        ",".join("/".join(frame.split("/")[-2:]) for frame in row.key.split(",")): {words[n] for n in row.labels}
         for row in content.annotations
     }
 
 
-def _initial(path: Path) -> tuple[dict[str, set[int]], list[str]]:
+def _initial(path: Path) -> dict[str, int]:
     """The class of YouTube-BB itself, by VIDEO_TIME."""
-    found: dict[str, set[int]] = {}
     try:
         check_regular(path)
         with open(path, newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                number = int(row["label"])
-                found[f"{row['ytid']}_{row['time_ms']}"] = {_SWAPPED.get(number, number)}
-    except FileNotFoundError:
-        return {}, [f"there is no {path.name} in {path.parent}: only classes that the reviewers added count as right"]
+            rows = [(f"{row['ytid']}_{row['time_ms']}", int(row["label"])) for row in csv.DictReader(file)]
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise UserError(f"{path} is no table of ytid, time_ms and label ({first_line(error)})") from None
-    return found, []
-
-
-def _left_out(
-    verdicts: Mapping[str, set[str]], good: Mapping[str, set[str]], initial: Mapping[str, set[int]]
-) -> list[str]:
-    """Anchors that the reviewers did not call good, by what they said instead."""
-    counts = Counter(
-        "bad" if "bad" in words else "unsure" if "unsure" in words else "without a verdict"
-        for key, words in verdicts.items()
-        if key not in good
-    )
-    reviewed = {key.split("/")[0] for key in verdicts}
-    never = sum(key not in reviewed for key in initial)
-    parts = [f"{count:,} {word}" for word, count in sorted(counts.items())]
-    parts += [f"{never:,} never reviewed"] if never else []
-    everything = len(verdicts) + never
-    return [f"{everything - len(good):,} of {everything:,} anchors are left out: {', '.join(parts)}"] if parts else []
-
-
-def _similar(path: Path) -> tuple[dict[str, list[str]], set[str]]:
-    """Neighbours that look like their anchor, and anchors that turned out to be bad."""
-    similar: dict[str, list[str]] = defaultdict(list)
-    bad = set()
-    for key, words in _reviews(path).items():
-        anchor, _, frame = key.partition(",")
-        if "bad-anchor" in words:
-            bad.add(anchor)
-        if "similar" in words and not words & _DISSIMILAR:
-            similar[anchor].append(frame)
-    return similar, bad
+    return {video: _SWAPPED.get(label, label) for video, label in rows}
