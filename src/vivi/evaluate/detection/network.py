@@ -48,6 +48,9 @@ from vivi.model.features import evaluation_mode
 POSITIVE, BACKGROUND = 0.5, 0.4  # IoU from which on an anchor is an object, and below which it is none
 ALPHA = 0.25  # of the focal loss; its γ of 2 is written out below
 
+Size = tuple[int, int]  # height and width
+Outputs = dict[str, Tensor]  # cls_logits (n, anchors, classes), bbox_regression (n, anchors, 4)
+
 
 class Detector(nn.Module):
     """Images of any sizes -> losses, or detections. It has a copy of the model's encoder; its other layers depend on
@@ -80,9 +83,7 @@ class Detector(nn.Module):
             norm.eval()
         return self
 
-    def forward(
-        self, images: list[Tensor], targets: list[Target], beside: Sequence[tuple[int, int]] = ()
-    ) -> dict[str, Tensor]:
+    def forward(self, images: list[Tensor], targets: list[Target], beside: Sequence[Size] = ()) -> dict[str, Tensor]:
         """Images (3, h, w), uint8, and their objects -> the two losses.
 
         `beside` are heights and widths of images that belong to the same batch: what an image is padded to then does
@@ -93,7 +94,7 @@ class Detector(nn.Module):
         return losses(outputs, torch.cat(anchors), boxes, [target["labels"] for target in targets])
 
     @torch.no_grad()
-    def detect(self, images: list[Tensor], beside: Sequence[tuple[int, int]] = ()) -> list[Target]:
+    def detect(self, images: list[Tensor], beside: Sequence[Size] = ()) -> list[Target]:
         """For each image: boxes (m, 4) in its own pixels, labels (m,) and scores (m,), the best first."""
         with evaluation_mode(self):
             sizes, anchors, outputs = self._network(images, beside)
@@ -104,25 +105,19 @@ class Detector(nn.Module):
             one["boxes"] = _scaled(one["boxes"], size, image.shape[1:])
         return found
 
-    def _network(
-        self, images: list[Tensor], beside: Sequence[tuple[int, int]]
-    ) -> tuple[list[tuple[int, int]], list[Tensor], dict[str, Tensor]]:
-        """Sizes of the images in the batch; anchors of each level, P3 to P7, (anchors, 4), the same for every image;
-        logits (n, all anchors, classes) and offsets of boxes (n, all anchors, 4)."""
+    def _network(self, images: list[Tensor], beside: Sequence[Size]) -> tuple[list[Size], list[Tensor], Outputs]:
+        """Sizes of the images in the batch; the anchors of each level, the same for every image; and outputs."""
         batch, sizes = self._batch(images, beside)
         with torch.autocast(batch.device.type, self.precision, enabled=self.precision != torch.float32):
             levels = list(self.retina.backbone(batch).values())
             outputs = self.retina.head(levels)
-        generator = self.retina.anchor_generator
         grids = [torch.empty((1, 1, *level.shape[2:]), device=batch.device) for level in levels]  # in float32
         height, width = batch.shape[2:]
-        anchors = generator(ImageList(batch[:1], [(height, width)]), grids)[0]
-        lengths = [
-            g.shape[2] * g.shape[3] * n for g, n in zip(grids, generator.num_anchors_per_location(), strict=True)
-        ]
-        return sizes, list(anchors.split(lengths)), outputs
+        anchors = self.retina.anchor_generator(ImageList(batch[:1], [(height, width)]), grids)[0]
+        each = self.retina.anchor_generator.num_anchors_per_location()  # of a level
+        return sizes, list(anchors.split([grid.numel() * n for grid, n in zip(grids, each, strict=True)])), outputs
 
-    def _batch(self, images: list[Tensor], beside: Sequence[tuple[int, int]]) -> tuple[Tensor, list[tuple[int, int]]]:
+    def _batch(self, images: list[Tensor], beside: Sequence[Size]) -> tuple[Tensor, list[Size]]:
         """Resized, in the upper left corners of one normalised batch; and their sizes there."""
         sizes = [self._resized(*image.shape[1:]) for image in images]
         largest = map(max, zip(*sizes, *(self._resized(*shape) for shape in beside), strict=True))
@@ -154,9 +149,7 @@ def _scaled(boxes: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
 # --- losses ---
 
 
-def losses(
-    outputs: dict[str, Tensor], anchors: Tensor, boxes: list[Tensor], labels: list[Tensor]
-) -> dict[str, Tensor]:
+def losses(outputs: Outputs, anchors: Tensor, boxes: list[Tensor], labels: list[Tensor]) -> dict[str, Tensor]:
     """Classification and boxes, each a sum over anchors divided by the image's positive ones; means over images."""
     logits, offsets = outputs["cls_logits"], outputs["bbox_regression"].float()
     matches = torch.stack([match(one, anchors) for one in boxes])  # (n, anchors)

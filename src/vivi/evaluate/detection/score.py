@@ -47,16 +47,15 @@ def average_precision(data: DetectionSet, detections: Sequence[Detections]) -> P
         evaluation.params.maxDets = [MOST]  # the last of these counts; others are for recall
         evaluation.evaluate()
         evaluation.accumulate()
-    precision = evaluation.eval["precision"][..., 0]  # (IoUs, recalls, classes, sizes); -1 where there is no object
-    # IoUs are 0.50, 0.55, ..., sizes all, small, medium and large.
-    parts = [
-        precision[..., 0],
-        precision[0, ..., 0],
-        precision[5, ..., 0],
-        *(precision[..., size] for size in (1, 2, 3)),
-    ]
+    table = evaluation.eval["precision"][..., 0]  # (IoUs, recalls, classes, sizes); -1 where there is no object
+    # IoUs are 0.50, 0.55, ...; sizes all, small, medium and large.
+    parts = [table[..., 0], table[0, ..., 0], table[5, ..., 0], table[..., 1], table[..., 2], table[..., 3]]
     means: list[Any] = [float(known.mean()) if len(known := part[part > -1]) else None for part in parts]
     return Precision(*means)
+
+
+def in_words(of: Precision) -> str:
+    return f"AP {100 * of.ap:.1f}, AP50 {100 * of.ap50:.1f}, AP75 {100 * of.ap75:.1f}"
 
 
 def _rows(

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from vivi.data.decode import plain_jpeg_size
 from vivi.evaluate.metadata import named, read_json
-from vivi.runtime.errors import UserError
+from vivi.runtime.errors import UserError, require
 from vivi.runtime.image_files import open_image
 from vivi.runtime.machine import available_cores
 from vivi.runtime.storage import check_regular, leads_out
@@ -120,16 +120,13 @@ class DetectionSet:
 def open_sets(data: Path, train: Path | None = None, test: Path | None = None) -> tuple[DetectionSet, DetectionSet]:
     """The set to learn from and the one to be tested on, which is COCO's val; `train` and `test` name files of
     annotations outright."""
-    if not data.is_dir():
-        raise UserError(f"{data} is no folder; give one with COCO annotations and their images")
+    require(data.is_dir(), f"{data} is no folder; give one with COCO annotations and their images")
     files = (train or _find(data, _TRAIN, "train"), test or _find(data, _TEST, "test"))
     contents = [read_annotations(file) for file in files]
     classes, others = (tuple(dict.fromkeys(coco.names().values())) for coco in contents)
-    differing = sorted({*classes} ^ {*others})
-    if differing:
-        raise UserError(
-            f"{files[0]} and {files[1]} have different categories, {named(differing)}; list the same names in both"
-        )
+    differing = named(sorted({*classes} ^ {*others}))
+    differ = f"{files[0]} and {files[1]} have different categories, {differing}"
+    require(not differing, f"{differ}; list the same names in both")
     first, second = (_set(data, file, coco, classes) for file, coco in zip(files, contents, strict=True))
     learned = {os.path.abspath(image.path) for image in first.images}
     shared = [image.path.name for image in second.images if os.path.abspath(image.path) in learned]
@@ -141,21 +138,19 @@ def open_sets(data: Path, train: Path | None = None, test: Path | None = None) -
 
 def _find(data: Path, known: Sequence[str], part: str) -> Path:
     """The file of annotations in the first of the known layouts that is there."""
-    for name in known:
-        if (data / name).is_file():
-            return data / name
-    raise UserError(
-        f"{data} has no annotations for {part}: none of {', '.join(known)}; "
-        f"put one there, or name a file in COCO's format with --{part}"
-    )
+    found = next((data / name for name in known if (data / name).is_file()), None)
+    if found is None:
+        missing = f"{data} has no annotations for {part}: none of {', '.join(known)}"
+        raise UserError(f"{missing}; put one there, or name a file in COCO's format with --{part}")
+    return found
 
 
 def read_annotations(file: Path) -> _Coco:
     """A file in COCO's format."""
     coco: _Coco = read_json(file, _Coco)
     for part in ("images", "annotations", "categories"):
-        if not getattr(coco, part):
-            raise UserError(f"{file} has no {part}; give a file of COCO's instances (boxes), not captions or results")
+        ours = "give a file of COCO's instances (boxes), not captions or results"
+        require(bool(getattr(coco, part)), f"{file} has no {part}; {ours}")
     return coco
 
 
@@ -163,21 +158,22 @@ def _set(data: Path, file: Path, coco: _Coco, classes: Sequence[str]) -> Detecti
     """A set, from what can be used of a file of annotations."""
     notes: Notes = defaultdict(list)
     files = _image_files(_folder(data, file, coco.images), coco.images, notes)
-    labels = {key: classes.index(name) for key, name in coco.names().items()}
-    objects = _objects(coco.annotations, files, labels, notes)
-    background = [path.name for key, (path, *_) in files.items() if not len(objects[key])]
-    if background:
-        notes["images without objects, kept as background"] = background
-    name = f"{file.parent.name}/{file.name}"  # Roboflow's have the same name for all parts
-    lines = tuple(f"{name}: {what} ({len(rows):,}): {named(rows)}" for what, rows in notes.items())
-    if not any((1 - table[:, 6]).any() for table in objects.values()):
-        reason = "; ".join(lines) or "all of them are crowds"
-        raise UserError(f"{file} has no {'box' if files else 'image'} that can be used ({reason}); correct it")
+    objects = _objects(
+        coco.annotations, files, {key: classes.index(name) for key, name in coco.names().items()}, notes
+    )
     images = []
     for key, (path, width, height, size) in files.items():
         boxes, (label, area, crowd) = objects[key][:, :4].astype(np.float32), objects[key][:, 4:].T
         columns = (boxes, label.astype(np.int64), area.astype(np.float32), crowd.astype(np.bool_))
         images.append(DetectionImage(key, path, width, height, *columns, size))
+    background = [image.path.name for image in images if not len(image.labels)]
+    if background:
+        notes["images without objects, kept as background"] = background
+    name = f"{file.parent.name}/{file.name}"  # Roboflow's have the same name for all parts
+    lines = tuple(f"{name}: {what} ({len(rows):,}): {named(rows)}" for what, rows in notes.items())
+    if all(image.crowd.all() for image in images):
+        what = "box but those of crowds" if images else "image"
+        raise UserError(f"{file} has no {what} that can be used ({'; '.join(lines)}); correct it")
     return DetectionSet(data.resolve().name, tuple(images), tuple(classes), lines)
 
 
@@ -185,19 +181,17 @@ def _set(data: Path, file: Path, coco: _Coco, classes: Sequence[str]) -> Detecti
 
 
 def _folder(data: Path, file: Path, rows: Sequence[_ImageRow]) -> Path:
-    """Where the images of a file of annotations lie: the folder that has most of them."""
-    bases = [data, file.parent, *([file.parent.parent] if file.parent.name == "annotations" else [])]
+    """Where the images of a file of annotations lie: the folder that has most of them, the first of equals."""
     part = file.stem.rpartition("_")[2]  # of instances_train2017
+    bases = [data, file.parent, *([file.parent.parent] if file.parent.name == "annotations" else [])]
     folders = [folder for base in bases for folder in (base / "images" / part, base / part, base / "images", base)]
     sample = [row.file_name for row in rows[:: -(-len(rows) // _SAMPLED)]]
     hits = {folder: sum(os.path.isfile(folder / name) for name in sample) for folder in folders if folder.is_dir()}
-    best = max(hits, key=lambda folder: hits[folder])  # the first of equals
-    if not hits[best]:
-        looked = ", ".join(map(str, hits))
-        raise UserError(
-            f"{file} lists {len(rows):,} images, {sample[0]!r} first, that are in none of {looked}; put them there"
-        )
-    return best
+    looked = (
+        f"{file} lists {len(rows):,} images, {sample[0]!r} first, that are in none of {', '.join(map(str, hits))}"
+    )
+    require(any(hits.values()), f"{looked}; put them there")
+    return max(hits, key=lambda folder: hits[folder])
 
 
 def _image_files(folder: Path, rows: Sequence[_ImageRow], notes: Notes) -> dict[int, _File]:
@@ -206,14 +200,14 @@ def _image_files(folder: Path, rows: Sequence[_ImageRow], notes: Notes) -> dict[
     seen: set[str] = set()
     with ThreadPoolExecutor(4 * available_cores()) as threads:  # a disk far away lets one wait for each file
         for row, found in zip(rows, threads.map(lambda row: _open(folder, row), rows), strict=True):
-            file = os.path.normpath(row.file_name)
+            name = os.path.normpath(row.file_name)
+            if row.id in files or name in seen:
+                found = "its id or file is listed before"
             if isinstance(found, str):
                 notes["images left out"].append(f"{row.file_name}: {found}")
-            elif row.id in files or file in seen:
-                notes["images left out, their id or file is listed before"].append(row.file_name)
             else:
                 files[row.id] = found
-                seen.add(file)
+                seen.add(name)
     return files
 
 
@@ -225,12 +219,12 @@ def _open(folder: Path, row: _ImageRow) -> _File | str:
     try:
         check_regular(path)
         with open(path, "rb") as file:
+            length = os.fstat(file.fileno()).st_size
             size = plain_jpeg_size(file.read(_HEADER))  # ten times as fast as Pillow
             if size is None:
                 file.seek(0)
                 with open_image(file) as image:
                     size = image.size
-            length = os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as error:
         return str(getattr(error, "strerror", None) or error)
     width, height = size
@@ -250,17 +244,12 @@ def _objects(
     crowd."""
     objects: dict[int, list[tuple[float, ...]]] = {key: [] for key in files}
     for row in rows:
-        if row.image_id not in files:
-            notes["annotations left out, without their image"].append(f"id {row.id} of image {row.image_id}")
-            continue
-        if row.category_id not in labels:
-            notes["annotations left out, of no listed category"].append(f"id {row.id}: {row.category_id}")
-            continue
-        _, image_width, image_height, _ = files[row.image_id]
+        _, image_width, image_height, _ = files.get(row.image_id, (None, 0, 0, 0))
         x, y, width, height = row.bbox
         x1, y1, x2, y2 = max(x, 0.0), max(y, 0.0), min(x + width, image_width), min(y + height, image_height)
-        if min(width, height, x2 - x1, y2 - y1) < _LEAST_SIDE:
-            notes["annotations left out, without an area in their image"].append(f"id {row.id}")
+        if row.category_id not in labels or min(width, height, x2 - x1, y2 - y1) < _LEAST_SIDE:
+            left_out = "annotations left out, without a listed category or an area in a usable image"
+            notes[left_out].append(f"id {row.id} of image {row.image_id}")
             continue
         inside = (x2 - x1) * (y2 - y1)
         area = row.area if row.area is not None and row.area > 0 else inside

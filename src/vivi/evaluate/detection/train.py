@@ -19,6 +19,7 @@ from pathlib import Path
 from shutil import rmtree
 from statistics import fmean
 
+import msgspec
 import torch
 from rich.console import Console
 from torch import Tensor
@@ -46,9 +47,8 @@ MOST_HALVINGS = 12
 def optimiser_settings(tuned: Tuned, lr: float) -> Optimiser:
     """SGD, with the learning rate as a function of the step."""
     decay_at = tuple(int(share * tuned.steps) for share in DECAY_AT)
-    return Optimiser(
-        lr, momentum=tuned.momentum, weight_decay=tuned.weight_decay, warmup=tuned.warmup, decay_at=decay_at
-    )
+    momentum, weight_decay, warmup = tuned.momentum, tuned.weight_decay, tuned.warmup
+    return Optimiser(lr, momentum=momentum, weight_decay=weight_decay, warmup=warmup, decay_at=decay_at)
 
 
 def trouble(losses: Sequence[float], looked: int) -> str:
@@ -77,18 +77,19 @@ class Job:
     world: World
     console: Console
     show: Callable[[int, str], None]  # so many steps are done, and what is going on
+    stop: StopRequest
 
     def warn(self, line: str) -> None:
         self.console.print(line, style="yellow", soft_wrap=True)
 
 
-def train_detector(job: Job, stop: StopRequest) -> Attempt:
+def train_detector(job: Job) -> Attempt:
     """Trains a detector, or goes on with one; raises KeyboardInterrupt, after saving, when asked to stop."""
     restarts = job.world.broadcast_object(job.world.on_rank_0(lambda: _read_restarts(job.folder))) or []
     unreadable: set[str] = set()
     while len(restarts) <= MOST_HALVINGS:
         attempt = Attempt(job, tuple(restarts), unreadable)
-        reason = attempt.run(stop)
+        reason = attempt.run()
         if not reason:
             return attempt
         restarts.append(f"{reason}: from {attempt.lr:g} to {attempt.lr / 2:g}")
@@ -104,10 +105,9 @@ def train_detector(job: Job, stop: StopRequest) -> Attempt:
 
 def _read_restarts(folder: Path) -> list[str]:
     try:
-        content = json.loads(read_file(folder / "attempts.json"))
-    except (OSError, ValueError):
+        return msgspec.json.decode(read_file(folder / "attempts.json"), type=list[str])
+    except (OSError, msgspec.MsgspecError):
         return []  # none, or damaged by other hands: it is found out again
-    return [str(reason) for reason in content] if isinstance(content, list) else []
 
 
 class Attempt:
@@ -124,7 +124,7 @@ class Attempt:
         self.optimiser = build_optimiser(self.detector, self.settings)
         self.losses: list[float] = []  # of the steps that were looked at
 
-    def run(self, stop: StopRequest) -> str:
+    def run(self) -> str:
         """Takes the steps that are missing; returns why it was given up, or "" at the end."""
         job, world, steps = self.job, self.job.world, self.job.tuned.steps
         start = self._restore()
@@ -139,7 +139,7 @@ class Attempt:
                 values = self._step(done - 1, batch)
                 waiting.append(values["loss"])
                 unreadable.update(batch.unreadable)
-                last, stopping = done == steps, world.any(stop.requested)
+                last, stopping = done == steps, world.any(job.stop.requested)
                 if done % LOOK_EVERY and not last and not stopping:
                     continue
                 looked = len(self.losses)
