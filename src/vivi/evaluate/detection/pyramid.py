@@ -57,7 +57,8 @@ class Maps(nn.Module):
         _take_any_size(backbone)
         patch = getattr(getattr(backbone, "patch_embed", None), "patch_size", 1)
         unit = math.lcm(32, *(patch if isinstance(patch, Sequence) else [patch]))
-        probe = torch.zeros(1, 3, unit * math.ceil(64 / unit), unit * math.ceil(64 / unit) + unit)
+        side = unit * math.ceil(64 / unit)
+        probe = torch.zeros(1, 3, side, side + unit)
         try:
             with torch.no_grad():
                 shapes = [one.shape for one in _all_maps(backbone, probe)]
@@ -104,21 +105,19 @@ def _take_any_size(backbone: Any) -> None:
 
 
 def _choose(shapes: Sequence[Sequence[int]], probe: Sequence[int]) -> tuple[int, dict[int, int]]:
-    """What sides must be multiples of, and the index of the deepest map of each stride, from the maps of a probe."""
+    """What sides must be multiples of, and the index of the deepest map of each stride, from the maps of a probe. A
+    stride stands for the power of two that is nearest."""
     height, width = probe[2:]
     for shape in shapes:
         if len(shape) != 4 or height * shape[3] != width * shape[2]:
             raise ValueError(f"a {height} × {width} px image gives {tuple(shape)}, which is no map of it")
     strides = [height / shape[2] for shape in shapes]
-    indices = {stride: index for index, stride in enumerate(strides)}
-    chosen = {stride: indices[stride] for stride in STRIDES if stride in indices}
-    if chosen:
-        return 32, chosen
-    last = strides[-1]
-    nominal = min(STRIDES, key=lambda stride: abs(math.log(stride / last)))
-    if last != int(last) or abs(math.log2(nominal / last)) > 0.5:
+    nominal = [2 ** round(math.log2(stride)) for stride in strides]
+    chosen = {stride: index for index, stride in enumerate(nominal) if stride in STRIDES}
+    multiple = 32 * strides[-1] / nominal[-1]
+    if not chosen or multiple != int(multiple):
         raise ValueError(f"its maps have strides {', '.join(f'{stride:g}' for stride in strides)}")
-    return int(last) * 32 // nominal, {nominal: len(strides) - 1}
+    return int(multiple), chosen
 
 
 # --- the kinds of encoders ---
@@ -126,7 +125,8 @@ def _choose(shapes: Sequence[Sequence[int]], probe: Sequence[int]) -> tuple[int,
 
 def _all_maps(backbone: Any, images: Tensor, indices: list[int] | None = None) -> list[Tensor]:
     """Images (n, 3, h, w) -> maps (n, c, h / stride, w / stride), from fine to coarse: all, or some by index."""
-    if isinstance(backbone, ResNetV2) and isinstance(backbone.stages[0].blocks[0], PreActBasic | PreActBottleneck):
+    kinds = (PreActBasic, PreActBottleneck)
+    if isinstance(backbone, ResNetV2) and any(isinstance(module, kinds) for module in backbone.modules()):
         maps = list(_preactivated(backbone, images))
     elif isinstance(backbone, SlimResNet):
         maps = list(_slim(backbone, images))
@@ -162,23 +162,22 @@ def _preactivated(backbone: Any, images: Tensor) -> Iterator[Tensor]:
     yield backbone.norm(x)
 
 
-def _slim(backbone: SlimResNet, images: Tensor) -> Iterator[Tensor]:
+def _slim(backbone: Any, images: Tensor) -> Iterator[Tensor]:
     """MS and MT-SSL: as above; the sum of block3 is the end of the network, and has no norm."""
     x = backbone.block1(pool_same(backbone.conv1(images)))
     for name in backbone.blocks[1:]:
-        units: list[Any] = list(backbone.get_submodule(name).children())
-        first = units[0]
+        first, *units = backbone.get_submodule(name)
         active = F.relu(first.preact(x))
         yield active
         inner = F.relu(first.conv1_norm(first.conv1(active)))
         inner = F.relu(first.conv2_norm(first.conv2(inner)))
         x = first.shortcut(active) + first.conv3(inner)
-        for unit in units[1:]:
+        for unit in units:
             x = unit(x)
     yield x
 
 
-def _vgg(backbone: nn.Sequential, images: Tensor) -> Iterator[Tensor]:
+def _vgg(backbone: Any, images: Tensor) -> Iterator[Tensor]:
     """TI: conv4_3, conv5_3 and pool5. fc6 and fc7, trained on whole patches, have no place in a map."""
     x = images
     for name, layer in backbone.named_children():

@@ -63,8 +63,8 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """As in COCO's files, where boxes are x, y, width, height; `more` columns may replace those here."""
     rows: list[dict[str, Any]] = []
-    columns = (part.tolist() for part in (boxes, labels, *more.values()))
-    for (x1, y1, x2, y2), label, *others in zip(*columns, strict=True):
+    columns = (part.tolist() for part in more.values())
+    for (x1, y1, x2, y2), label, *others in zip(boxes.tolist(), labels.tolist(), *columns, strict=True):
         row = {"image_id": image, "category_id": label, "bbox": [x1, y1, x2 - x1, y2 - y1], "iscrowd": 0}
         rows.append({**row, "area": (x2 - x1) * (y2 - y1), **dict(zip(more, others, strict=True))})
     return rows

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from vivi.evaluate.classifiers import open_classifier
 from vivi.evaluate.encoders import checksum
 from vivi.evaluate.metadata import counted, named, read_hashed_json
-from vivi.evaluate.results import RobustResult, plain, read_all, versions, write_result
+from vivi.evaluate.results import RobustResult, read_all, versions, write_result
 from vivi.evaluate.subject import check_name
 from vivi.evaluate.vid_robust.predictions import Predictions, predict, predictions_of
 from vivi.evaluate.vid_robust.scores import Interval, curve
-from vivi.evaluate.vid_robust.sets import RobustSet, find_frames, find_metadata, read_set
+from vivi.evaluate.vid_robust.sets import find_frames, find_metadata, read_set
 from vivi.evaluate.vid_robust.settings import Robustness
 from vivi.evaluate.vid_robust.sheet import draw_worst, worst
 from vivi.runtime.distributed import choose_device
-from vivi.runtime.errors import UserError
+from vivi.runtime.errors import UserError, require
 from vivi.runtime.storage import StorageError, storage, write_atomically
 
 
@@ -33,51 +34,53 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
     k = min(subject.farthest or robust.farthest, robust.farthest)
     frames = robust.frames(k)
     root, there = find_frames(subject.frames, frames)
+    who: dict[str, Any]
     answer: Callable[[], Predictions]
     if subject.predictions is not None:
-        rows, classifier_checksum = read_hashed_json(subject.predictions, dict[str, int | list[float]])
-        name, source = subject.name or subject.predictions.stem, str(subject.predictions)
-        encoder_checksum, given = classifier_checksum, {*rows}
-        answer = partial(predictions_of, rows, subject.predictions, robust, frames, subject.reduction)
+        path = subject.predictions
+        rows, own = read_hashed_json(path, dict[str, int | list[float]])
+        who = {"encoder": subject.name or path.stem, "encoder_from": str(path)}
+        who |= {"encoder_checksum": own, "classifier_checksum": own}
+        answer = partial(predictions_of, rows, path, robust, frames, subject.reduction)
     else:
-        if not there:
-            raise UserError(
-                f"none of {len(frames):,} frames is in {root}, the first is {frames[0]}; give --frames the folder "
-                "that these names start from"
-            )
+        first = f"none of {len(frames):,} frames is in {root}, the first is {frames[0]}"
+        require(bool(there), f"{first}; give --frames the folder that these names start from")
         place = choose_device(device)
         classifier = open_classifier(subject.encoder, subject.weights, subject.name)
-        model = classifier.model
-        name, source, encoder_checksum, given = model.name, model.source, model.checksum, {*there}
-        classifier_checksum = checksum(classifier.network, model.mean, model.std)
+        model, network = classifier.model, classifier.network
+        who = {"encoder": model.name, "encoder_from": model.source, "encoder_checksum": model.checksum}
+        who["classifier_checksum"] = checksum(network, model.mean, model.std)
         answer = partial(predict, classifier, robust, root, there, subject.reduction, place, console)
-    _check_results(subject, robust, k, name, classifier_checksum)
-    check_name(name, encoder_checksum, subject.out)
-    said, reduced, notes = answer()
-    missing = [frame for frame in frames if frame not in given]
-    if missing:
-        notes.append(f"{len(missing):,} frames are missing: {named(missing)}")
-    right = {frame: guess in robust.labels[frame] for frame, guess in said.items()}
     result = RobustResult(
-        encoder=name,
+        **who,
         set=robust.name,
-        curve=curve(robust.anchors, right, k),
+        curve=curve(robust.anchors, {}, k),  # nothing was said yet
         anchors=len(robust.anchors),
         frames=len(frames),
         classes=len(robust.classes),
-        reduction=subject.reduction if reduced else None,
-        classifier_checksum=classifier_checksum,
+        reduction=subject.reduction,
         class_map_checksum=robust.map_checksum(),
-        notes=(*robust.notes, *notes),
-        encoder_from=source,
-        encoder_checksum=encoder_checksum,
         data_checksum=robust.checksum(k),
-        seconds=round(time.monotonic() - began, 2),
         versions=versions(),
     )
+    _keep_other_results(subject.out, result)
+    check_name(result.encoder, result.encoder_checksum, subject.out)
+    said, reduced, notes = answer()
+    missing = sorted({*frames} - {*(rows if subject.predictions is not None else there)})
+    if missing:
+        notes.append(f"{len(missing):,} frames are missing: {named(missing)}")
+    right = {frame: guess in robust.labels[frame] for frame, guess in said.items()}
     shown = [anchor for anchor in robust.anchors if not {*anchor.within(k)}.isdisjoint(there)]
     mistakes = worst(shown, right, k)
-    result = _write(result, subject.out, draw_worst(mistakes, robust, said, root, k) if mistakes else b"")
+    result = replace(
+        result,
+        curve=curve(robust.anchors, right, k),
+        reduction=subject.reduction if reduced else None,
+        notes=(*robust.notes, *notes),
+        picture=Path(result.file_name).with_suffix(".png").name if mistakes else "",
+        seconds=round(time.monotonic() - began, 2),
+    )
+    _write(subject.out, result, draw_worst(mistakes, robust, said, root, k) if mistakes else b"")
     for note in result.notes:
         console.print(note, style="yellow", soft_wrap=True)
     for line in in_lines(result):
@@ -85,38 +88,33 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
     return result
 
 
-def _check_results(subject: Robustness, robust: RobustSet, k: int, name: str, classifier: str) -> None:
+def _keep_other_results(out: Path, result: RobustResult) -> None:
     """A result on another set, by another classifier of the same name, or by other means is not to be lost."""
-    names = (plain(name), plain(robust.name))  # as they are in the name of the file
-    for result in read_all(subject.out)[0] if subject.out.is_dir() else ():
-        if not isinstance(result, RobustResult) or (plain(result.encoder), plain(result.set)) != names:
-            continue
-        words = {
-            f"on another set called {result.set}, or --farthest": result.data_checksum != robust.checksum(k),
-            "by another classifier of that name": result.classifier_checksum not in ("", classifier),
-            "with another --class-map": result.class_map_checksum != robust.map_checksum(),
-            f"with --reduction {result.reduction}": result.reduction not in (None, subject.reduction),
-        }
-        for how, differs in words.items():
-            if differs:
-                raise UserError(f"{subject.out} has a result of {result.encoder} {how}: give --name or another --out")
+    for other in read_all(out)[0] if out.is_dir() else ():
+        if isinstance(other, RobustResult) and other.file_name == result.file_name:
+            words = {
+                f"on another set called {result.set}, or --farthest": other.data_checksum != result.data_checksum,
+                "by another classifier of that name": other.classifier_checksum
+                not in ("", result.classifier_checksum),
+                "with another --class-map": other.class_map_checksum != result.class_map_checksum,
+                f"with --reduction {other.reduction}": other.reduction not in (None, result.reduction),
+            }
+            how = next((how for how, differs in words.items() if differs), "")
+            require(not how, f"{out} has a result of {other.encoder} {how}: give --name or another --out")
 
 
-def _write(result: RobustResult, out: Path, sheet: bytes) -> RobustResult:
+def _write(out: Path, result: RobustResult, sheet: bytes) -> None:
     """Writes the contact sheet, where there is one, and the result that names it."""
-    picture = out / f"{Path(result.file_name).stem}.png"
     try:
         with storage(out):
             out.mkdir(parents=True, exist_ok=True)
         if sheet:
-            write_atomically(picture, sheet)
-            result = replace(result, picture=picture.name)
+            write_atomically(out / result.picture, sheet)
         write_result(out, result)
     except StorageError as error:
         raise UserError(f"results cannot be written: {error}") from None
-    if not sheet:
-        picture.unlink(missing_ok=True)  # of a result that was replaced
-    return result
+    if not sheet:  # of a result that was replaced
+        (out / result.file_name).with_suffix(".png").unlink(missing_ok=True)
 
 
 def in_lines(result: RobustResult) -> list[str]:
@@ -124,26 +122,26 @@ def in_lines(result: RobustResult) -> list[str]:
 
     Where frames are missing, twice: without the anchors that they belong to, and with them as wrong.
     """
-    scores, anchors = result.curve, counted(result.anchors, "anchor")
+    scores, all_anchors = result.curve, counted(result.anchors, "anchor")
     if not scores.missing:
-        return [f"{result.encoder}: {_scores(scores.strict, result.anchors)}; {anchors}"]
+        return [f"{result.encoder}: {_scores(scores.strict, result.anchors)}; {all_anchors}"]
     missing = f"{len(scores.missing):,} of {result.frames:,} frames are missing"
     return [
         f"{result.encoder}, anchors with all frames: {_scores(scores.complete, result.anchors)}; {missing}",
-        f"{result.encoder}, missing frames as wrong: {_scores(scores.strict, result.anchors)}; {anchors}",
+        f"{result.encoder}, missing frames as wrong: {_scores(scores.strict, result.anchors)}; {all_anchors}",
     ]
 
 
-def _scores(intervals: tuple[Interval, ...], anchors: int) -> str:
-    first, last, k = intervals[0], intervals[-1], len(intervals) - 1
-    words = f"anchors {_share(first, anchors)}" + (f", PM-{k} {_share(last, anchors)}" if k else "")
-    # Of different anchors there is no drop.
-    return words + (f", drop {100 * (first.share - last.share):.1f} points" if k and first.n == last.n > 0 else "")
+def _scores(intervals: Sequence[Interval], anchors: int) -> str:
+    """The first and the last, of how many anchors if not of all, and their difference if they are of the same."""
 
+    def share(one: Interval) -> str:
+        of = f" of {one.n:,}" if one.n < anchors else ""
+        return f"{100 * one.share:.1f} % [{100 * one.low:.1f}, {100 * one.high:.1f}]{of}" if one.n else "of none"
 
-def _share(interval: Interval, anchors: int) -> str:
-    """68.0 % [65.2, 70.7], and of how many anchors if not of all."""
-    if not interval.n:
-        return "of none"
-    of = f" of {interval.n:,}" if interval.n < anchors else ""
-    return f"{100 * interval.share:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]{of}"
+    first, last = intervals[0], intervals[-1]
+    words = f"anchors {share(first)}"
+    if last is not first:
+        words += f", PM-{len(intervals) - 1} {share(last)}"
+        words += f", drop {100 * (first.share - last.share):.1f} points" if first.n == last.n > 0 else ""
+    return words

@@ -177,27 +177,21 @@ def _anchors(
     """Anchors and neighbours that have labels; what is left out is noted."""
     listed = dict.fromkeys(frame for anchor, frames in pmsets.items() for frame in (anchor, *frames))
     usable = {frame for frame in listed if frame in labels and not leads_out(frame)}
-    apart: dict[str, dict[str, int]] = {}
-    unclear = []
-    for anchor in (anchor for anchor in pmsets if anchor in usable):
+    near = {
         # An anchor is no neighbour of its own, and nothing is there twice.
-        frames = [frame for frame in dict.fromkeys(pmsets[anchor]) if frame in usable and frame != anchor]
-        near = offsets(anchor, frames)
-        if near is None:
-            unclear.append(anchor)
-        else:
-            apart[anchor] = near
+        anchor: offsets(anchor, [frame for frame in dict.fromkeys(frames) if frame in usable and frame != anchor])
+        for anchor, frames in pmsets.items()
+        if anchor in usable
+    }
+    apart = {anchor: some for anchor, some in near.items() if some is not None}
+    useless = [frame for frame in listed if frame not in usable]
     why = f"no label from 0 to {classes - 1}, or their paths lead out of the folder"
-    for left_out, what in (
-        ([anchor for anchor in pmsets if anchor not in usable], f"anchors are left out, {why}"),
-        (
-            [frame for frame in listed if frame not in usable and frame not in pmsets],
-            f"neighbours are left out, {why}",
-        ),
-        (unclear, "anchors are left out, numbers do not tell how far neighbours are"),
-    ):
-        if left_out:
-            notes.append(f"{len(left_out):,} {what}: {named(left_out)}")
+    for what, frames in {
+        f"anchors are left out, {why}": [frame for frame in useless if frame in pmsets],
+        f"neighbours are left out, {why}": [frame for frame in useless if frame not in pmsets],
+        "anchors are left out, numbers do not tell how far neighbours are": [*(near.keys() - apart.keys())],
+    }.items():
+        notes += [f"{len(frames):,} {what}: {named(sorted(frames))}"] if frames else []
     unit = math.gcd(*(offset for near in apart.values() for offset in near.values())) or 1
     if unit > 1:
         notes.append(f"the numbers of frames go up by {unit:,}: k counts steps of {unit:,}")
