@@ -43,10 +43,10 @@ def test_a_set_has_anchors_distances_labels_and_numbers_for_names(tmp_path: Path
         "val/b/5.png": (),
     }
     assert robust.labels["val/a/09.png"] == {0, 2} and robust.labels["val/a/12.png"] == {1}
-    assert robust.classes == ("0", "1", "2") and not robust.has_names and robust.farthest == 2
-    assert robust.frames(1) == ["val/a/09.png", "val/a/10.png", "val/b/5.png"]
-    assert len(robust.frames(2)) == 4
-    assert robust.checksum(1) != robust.checksum(2)
+    assert robust.classes == ("0", "1", "2") and robust.k == 2 and len(robust.frames()) == 4
+    near = read_set(tmp_path / "mine", farthest=1)
+    assert near.frames() == ["val/a/09.png", "val/a/10.png", "val/b/5.png"] and near.anchors == robust.anchors
+    assert near.checksums()[0] != robust.checksums()[0] and robust.checksums()[1] == ""
 
 
 def test_the_archive_of_the_authors_is_read_as_it_is(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_the_metadata_have_a_class_map_or_users_bring_one(tmp_path: Path) -> Non
     other = read_set(folder, tmp_path / "other.json")
     assert other.class_map == ((0,), (1,), (2,)) and other.map_given and not read_set(folder).map_given
     # It is the same set, whatever outputs mean its classes.
-    assert other.checksum(2) == read_set(folder).checksum(2)
-    assert other.map_checksum() != read_set(folder).map_checksum()
+    assert other.checksums()[0] == read_set(folder).checksums()[0]
+    assert other.checksums()[1] != read_set(folder).checksums()[1]
 
 
 # --- which outputs mean a class ---
@@ -293,8 +293,8 @@ def test_anchors_of_ytbb_are_those_that_reviewers_called_good(tmp_path: Path) ->
     }
     # Their own class of YouTube-BB, whose 22 is car, and what the reviewers added.
     assert robust.labels == {"aa_100/frame-3.jpg": {0}, "bb_200/frame-9.jpg": {1, 23}}
-    assert robust.farthest == 0 and len(robust.classes) == 24 and robust.classes[23] == "car"
-    left_out, alone, unlabelled = robust.notes
+    assert robust.k == 0 and len(robust.classes) == 24 and robust.classes[23] == "car"
+    alone, left_out, unlabelled = robust.notes
     assert left_out == "4 of 7 anchors are left out: 3 not called good by the reviewers, 1 never reviewed"
     assert "there is no pmk_labels.json" in alone and "'ff_1/frame-1.jpg'" in unlabelled
     assert find_metadata(None, tmp_path / "ytbb-robust") == tmp_path / "ytbb-robust"
@@ -315,7 +315,7 @@ def test_neighbours_of_ytbb_are_frames_that_were_called_similar(tmp_path: Path) 
     [anchor] = robust.anchors
     assert anchor.neighbours == (("aa_100/frame-1.jpg", -2), ("aa_100/frame-4.jpg", 1))
     assert robust.labels["aa_100/frame-4.jpg"] == {0}
-    assert any("1 anchors are left out, called bad beside neighbours: 'bb_200" in note for note in robust.notes)
+    assert robust.notes[0].startswith("5 of 7 anchors are left out: 4 not called good")
 
 
 def test_damaged_files_of_ytbb_are_named(tmp_path: Path) -> None:

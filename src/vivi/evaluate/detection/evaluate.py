@@ -178,7 +178,8 @@ class _Evaluation:
                 if some is not None:
                     pieces = some.pieces(self.machine.micro_batch, world.device)
                     found = (one for images, _ in pieces for one in detector.detect(images, some.shapes))
-                    mine.update(zip(some.indices, map(Detections.of, found), strict=True))
+                    for index, one in zip(some.indices, found, strict=True):
+                        mine[index] = Detections(*(one[n].cpu().numpy() for n in ("boxes", "scores", "labels")))
                     unreadable += some.unreadable
         parts = world.all_gather_object((mine, unreadable))
         everywhere = {index: one for found, _ in parts for index, one in found.items()}

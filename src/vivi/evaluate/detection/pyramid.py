@@ -29,6 +29,12 @@ from vivi.runtime.errors import UserError, first_line
 
 STRIDES = (8, 16, 32)
 CHANNELS = 256  # of every map of the pyramid
+_FROM = (
+    (16, 32),
+    (8, 16),
+    (16, 8),
+    (32, 16),
+)  # a map that an encoder does not have, and the one that it is made from
 
 
 class Pyramid(nn.Module):
@@ -71,23 +77,20 @@ class Maps(nn.Module):
         self.native, self.indices = list(chosen), list(chosen.values())  # strides of the encoder's own maps
         self.channels = {stride: shapes[index][1] for stride, index in chosen.items()}
         self.finer = nn.ModuleDict()
-        for stride in (16, 8):
-            if stride not in self.channels and max(self.native) > stride:
-                coarse = self.channels[2 * stride]
-                self.channels[stride] = max(coarse // 2, 1)
-                self.finer[str(stride)] = nn.ConvTranspose2d(coarse, self.channels[stride], 2, stride=2)
-        for stride in (16, 32):
-            self.channels.setdefault(stride, self.channels[stride // 2])
+        for stride, source in _FROM:
+            if stride not in self.channels and source in self.channels:
+                self.channels[stride] = width = self.channels[source]
+                if source > stride:
+                    self.channels[stride] = max(width // 2, 1)
+                    self.finer[str(stride)] = nn.ConvTranspose2d(width, self.channels[stride], 2, stride=2)
 
     def forward(self, images: Tensor) -> dict[int, Tensor]:
         """(n, 3, h, w) -> {8: (n, c, h / 8, w / 8), 16: ..., 32: ...}"""
         maps = dict(zip(self.native, _all_maps(self.backbone, images, self.indices), strict=True))
-        for stride in (16, 8):
-            if str(stride) in self.finer:
-                maps[stride] = self.finer[str(stride)](maps[2 * stride])
-        for stride in (16, 32):
-            if stride not in maps:
-                maps[stride] = F.max_pool2d(maps[stride // 2], 2)
+        for stride, source in _FROM:
+            if stride not in maps and source in maps:
+                x = maps[source]
+                maps[stride] = self.finer[str(stride)](x) if source > stride else F.max_pool2d(x, 2)
         return {stride: maps[stride] for stride in STRIDES}
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vivi.evaluate.detection.sets import DetectionSet
 from vivi.evaluate.results import Precision
@@ -25,11 +24,6 @@ class Detections:
     boxes: NDArray[np.float32]  # (n, 4): x1 y1 x2 y2
     scores: NDArray[np.float32]  # (n,)
     labels: NDArray[np.int64]  # (n,) from 0
-
-    @staticmethod
-    def of(found: dict[str, Tensor]) -> Detections:
-        """As the network gives them, on any device."""
-        return Detections(*(found[name].cpu().numpy() for name in ("boxes", "scores", "labels")))
 
 
 def average_precision(data: DetectionSet, detections: Sequence[Detections]) -> Precision:

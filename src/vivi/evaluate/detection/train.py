@@ -158,7 +158,7 @@ class Attempt:
                 due = time.monotonic() - saved > job.machine.checkpoint_seconds
                 if log is not None and (stopping or due or last):
                     log.sync()
-                    self._save(done)
+                    save(self.folder / "checkpoints", done, self._tensors(), keep=1)
                     saved = time.monotonic()
                 if stopping and not last:
                     job.console.print(f"saved step {done} of {steps}")
@@ -193,11 +193,11 @@ class Attempt:
         finite = torch.stack([torch.isfinite(tensor).all() for tensor in self.detector.state_dict().values()]).all()
         return "" if finite else f"the weights after step {len(self.losses)} are not finite"
 
-    def _save(self, done: int) -> None:
-        tensors = state_tensors(self.detector, self.optimiser)
-        tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
-        tensors["unreadable"] = torch.tensor(list(json.dumps(sorted(self.unreadable)).encode()), dtype=torch.uint8)
-        save(self.folder / "checkpoints", done, tensors, keep=1)
+    def _tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint holds."""
+        lines = torch.tensor(list(json.dumps(sorted(self.unreadable)).encode()), dtype=torch.uint8)
+        losses = torch.tensor(self.losses, dtype=torch.float64)
+        return {**state_tensors(self.detector, self.optimiser), "losses": losses, "unreadable": lines}
 
     def _restore(self) -> int:
         """Puts the checkpoint of an interrupted attempt in place; returns its step. The first process reads it and
@@ -210,13 +210,12 @@ class Attempt:
 
     def _read(self) -> tuple[int, list[float], list[str]] | None:
         """The step, losses and unreadable images of the checkpoint; its tensors go where they belong."""
-        folder = self.folder / "checkpoints"
+        folder, restored = self.folder / "checkpoints", None
         try:
             restored = restore(folder, self.job.warn)
         except NothingToRestore as error:
             self.job.warn(f"{error}; this run begins anew")
             rmtree(folder, ignore_errors=True)
-            return None
         if restored is None:
             return None
         step, tensors = restored

@@ -30,9 +30,8 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
     """Scores predictions on a set of frames that look alike, and writes the result and its worst anchors."""
     subject.check()
     began = time.monotonic()
-    robust = read_set(find_metadata(subject.metadata, subject.frames), subject.class_map)
-    k = min(subject.farthest or robust.farthest, robust.farthest)
-    frames = robust.frames(k)
+    robust = read_set(find_metadata(subject.metadata, subject.frames), subject.class_map, subject.farthest)
+    k, frames = robust.k, robust.frames()
     root, there = find_frames(subject.frames, frames)
     who: dict[str, Any]
     answer: Callable[[], Predictions]
@@ -51,6 +50,7 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
         who = {"encoder": model.name, "encoder_from": model.source, "encoder_checksum": model.checksum}
         who["classifier_checksum"] = checksum(network, model.mean, model.std)
         answer = partial(predict, classifier, robust, root, there, subject.reduction, place, console)
+    data_checksum, class_map_checksum = robust.checksums()
     result = RobustResult(
         **who,
         set=robust.name,
@@ -59,8 +59,8 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
         frames=len(frames),
         classes=len(robust.classes),
         reduction=subject.reduction,
-        class_map_checksum=robust.map_checksum(),
-        data_checksum=robust.checksum(k),
+        data_checksum=data_checksum,
+        class_map_checksum=class_map_checksum,
         versions=versions(),
     )
     _keep_other_results(subject.out, result)
@@ -91,16 +91,18 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
 def _keep_other_results(out: Path, result: RobustResult) -> None:
     """A result on another set, by another classifier of the same name, or by other means is not to be lost."""
     for other in read_all(out)[0] if out.is_dir() else ():
-        if isinstance(other, RobustResult) and other.file_name == result.file_name:
-            words = {
-                f"on another set called {result.set}, or --farthest": other.data_checksum != result.data_checksum,
-                "by another classifier of that name": other.classifier_checksum
-                not in ("", result.classifier_checksum),
-                "with another --class-map": other.class_map_checksum != result.class_map_checksum,
-                f"with --reduction {other.reduction}": other.reduction not in (None, result.reduction),
-            }
-            how = next((how for how, differs in words.items() if differs), "")
-            require(not how, f"{out} has a result of {other.encoder} {how}: give --name or another --out")
+        if not isinstance(other, RobustResult) or other.file_name != result.file_name:
+            continue
+        how = ""
+        if other.data_checksum != result.data_checksum:
+            how = f"on another set called {result.set}, or --farthest"
+        elif other.classifier_checksum not in ("", result.classifier_checksum):
+            how = "by another classifier of that name"
+        elif other.class_map_checksum != result.class_map_checksum:
+            how = "with another --class-map"
+        elif other.reduction not in (None, result.reduction):
+            how = f"with --reduction {other.reduction}"
+        require(not how, f"{out} has a result of {other.encoder} {how}: give --name or another --out")
 
 
 def _write(out: Path, result: RobustResult, sheet: bytes) -> None:

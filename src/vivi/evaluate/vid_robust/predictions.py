@@ -14,7 +14,7 @@ from vivi.data.squares import read_squares
 from vivi.evaluate.classifiers import ImageClassifier
 from vivi.evaluate.metadata import NAMED, named
 from vivi.evaluate.vid_robust.scores import Reduction, decide, project
-from vivi.evaluate.vid_robust.sets import ClassMap, RobustSet
+from vivi.evaluate.vid_robust.sets import ClassMap, RobustSet, numbers
 from vivi.model.features import encode
 from vivi.runtime.errors import UserError
 from vivi.runtime.progress import ProgressLine
@@ -125,7 +125,7 @@ def outputs_of_classes(
         )
     if class_map is not None and (robust.map_given or last < outputs == IMAGENET):
         return class_map, []
-    if names is None or not robust.has_names:
+    if names is None or classes == numbers(len(classes)):
         if outputs == len(classes):
             return None, []
         other = (

@@ -45,38 +45,25 @@ class RobustSet:
     classes: tuple[str, ...]  # their names, or their numbers
     class_map: ClassMap | None  # None: classifiers have these very classes
     map_given: bool = False  # by users; else it is the set's own
+    k: int = 0  # neighbours that are farther away do not count
     notes: tuple[str, ...] = ()  # what was left out, and why
 
-    @property
-    def has_names(self) -> bool:
-        return self.classes != _numbers(len(self.classes))
-
-    @property
-    def farthest(self) -> int:
-        """How many frames the farthest neighbour is away."""
-        return max((abs(offset) for anchor in self.anchors for _, offset in anchor.neighbours), default=0)
-
-    def frames(self, k: int) -> list[str]:
+    def frames(self) -> list[str]:
         """The anchors and their neighbours at most k frames away."""
-        return sorted({frame for anchor in self.anchors for frame in anchor.within(k)})
+        return sorted({frame for anchor in self.anchors for frame in anchor.within(self.k)})
 
-    def checksum(self, k: int) -> str:
-        """sha256 over all that scores depend on besides the classifier and its class map."""
+    def checksums(self) -> tuple[str, str]:
+        """sha256 over all that scores depend on besides the classifier and its class map; and over the class map."""
         anchors = [(anchor.frame, anchor.neighbours) for anchor in self.anchors]
         labels = sorted((frame, sorted(right)) for frame, right in self.labels.items())
-        return _sha256([k, anchors, labels, self.classes])
+        content = json.dumps([self.k, anchors, labels, self.classes]).encode()
+        mapped = hashlib.sha256(json.dumps(self.class_map).encode()).hexdigest() if self.class_map else ""
+        return hashlib.sha256(content).hexdigest(), mapped
 
-    def map_checksum(self) -> str:
-        return _sha256(self.class_map) if self.class_map is not None else ""
 
-
-def _numbers(count: int) -> tuple[str, ...]:
+def numbers(count: int) -> tuple[str, ...]:
     """What classes without names are called."""
     return tuple(map(str, range(count)))
-
-
-def _sha256(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def find_metadata(metadata: Path | None, frames: Path | None) -> Path:
@@ -104,33 +91,32 @@ def find_frames(folder: Path | None, frames: Sequence[str]) -> tuple[Path, list[
     return next(((root, there) for root, there in found if there), (folder, []))
 
 
-def read_set(folder: Path, class_map: Path | None = None) -> RobustSet:
+def read_set(folder: Path, class_map: Path | None = None, farthest: int = 0) -> RobustSet:
     """The set whose metadata lie in a folder. What is wrong with single frames is noted, and they are left out."""
     names = _class_names(folder)
     notes: list[str] = []
-    labels: dict[str, list[int]]
+    labels: Mapping[str, int | list[int]]
     if (folder / SETS).exists():
         pmsets: dict[str, list[str]] = read_json(folder / SETS, dict[str, list[str]])
-        listed: dict[str, int | list[int]] = read_json(folder / "labels.json", dict[str, int | list[int]])
-        labels = {frame: value if isinstance(value, list) else [value] for frame, value in listed.items()}
+        labels = read_json(folder / "labels.json", dict[str, int | list[int]])
     else:
         pmsets, labels, notes = read_ytbb(folder, names)
-    count = 1 + max((label for value in labels.values() for label in value), default=0)
+    right = {frame: frozenset(some if isinstance(some, list) else [some]) for frame, some in labels.items()}
+    count = min(_MOST_CLASSES, 1 + max((label for some in right.values() for label in some), default=0))
     map_file = class_map or next((folder / name for name in _MAPS if (folder / name).exists()), None)
     outputs = read_class_map(map_file, names, count) if map_file else None
-    classes = names or _numbers(len(outputs) if outputs else count)
-    right = {
-        frame: frozenset(value)
-        for frame, value in labels.items()
-        if value and all(0 <= label < len(classes) for label in value)
-    }
+    classes = names or numbers(len(outputs) if outputs else count)
+    known = {*range(len(classes))}
+    right = {frame: some for frame, some in right.items() if some and some <= known}
     anchors = _anchors(pmsets, right, len(classes), notes)
     if not anchors:
         raise UserError("; ".join([f"{folder} has no anchors", *notes]))
     scored = {frame: right[frame] for anchor in anchors for frame in (anchor.frame, *dict(anchor.neighbours))}
+    most = max((abs(offset) for anchor in anchors for _, offset in anchor.neighbours), default=0)
     path = folder.resolve()
-    title = path.parent.name if path.name == "metadata" else path.name
-    return RobustSet(title, anchors, scored, classes, outputs, class_map is not None, tuple(notes))
+    name = path.parent.name if path.name == "metadata" else path.name
+    k = min(farthest or most, most)
+    return RobustSet(name, anchors, scored, classes, outputs, class_map is not None, k, tuple(notes))
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
@@ -139,7 +125,7 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     if path is None:
         return ()
     content: Any = read_json(path, list[str] | dict[str, str | list[str]])
-    values = content if isinstance(content, list) else [content.get(number) for number in _numbers(len(content))]
+    values = content if isinstance(content, list) else [content.get(number) for number in numbers(len(content))]
     names = tuple((value or [None])[-1] if isinstance(value, list) else value for value in values)  # [wnid, name]
     if None in names or len(set(names)) < len(names):
         raise UserError(f"{path} must name the classes 0, 1, 2, ..., each of them once")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from vivi.evaluate.metadata import named, read_json
+from vivi.evaluate.metadata import read_json
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import check_regular
 
@@ -40,30 +40,26 @@ def read_ytbb(folder: Path, classes: Sequence[str]) -> tuple[dict[str, list[str]
     """pmsets and labels as ImageNet-Vid-Robust has them, and notes on what was left out."""
     verdicts, notes = _reviews(folder / ANCHORS), []
     initial: dict[str, int] = {}
+    pairs: dict[str, set[str]] = {}
     if (folder / INITIAL).exists():
         initial = _initial(folder / INITIAL)
     else:
         notes.append(f"there is no {INITIAL} in {folder}: only classes that the reviewers added count as right")
-    neighbours: dict[str, list[str]] = {
-        anchor: [] for anchor, words in verdicts.items() if "good" in words and not words & {"bad", "unsure"}
-    }
-    never = len(initial.keys() - {anchor.split("/")[0] for anchor in verdicts})
-    bad = len(verdicts) - len(neighbours)
-    if bad or never:
-        out_of = f"{bad + never:,} of {len(verdicts) + never:,} anchors"
-        notes.append(f"{out_of} are left out: {bad:,} not called good by the reviewers, {never:,} never reviewed")
     if (folder / SIMILAR).exists():
-        pairs = [(key.partition(","), words) for key, words in _reviews(folder / SIMILAR).items()]
-        for (anchor, _, frame), words in pairs:
-            if anchor in neighbours and "similar" in words and not words & _DISSIMILAR:
-                neighbours[anchor].append(frame)
-        called_bad = {anchor for (anchor, _, _), words in pairs if "bad-anchor" in words}
-        dropped = [anchor for anchor in neighbours if anchor in called_bad]
-        if dropped:
-            notes.append(f"{len(dropped):,} anchors are left out, called bad beside neighbours: {named(dropped)}")
-        neighbours = {anchor: frames for anchor, frames in neighbours.items() if anchor not in called_bad}
+        pairs = _reviews(folder / SIMILAR)
     else:
         notes.append(f"there is no {SIMILAR} in {folder}: anchors have no neighbours, and there is no PM accuracy")
+    bad = {anchor for anchor, words in verdicts.items() if "good" not in words or words & {"bad", "unsure"}}
+    bad |= verdicts.keys() & {key.partition(",")[0] for key, words in pairs.items() if "bad-anchor" in words}
+    never = initial.keys() - {anchor.split("/")[0] for anchor in verdicts}
+    if bad or never:
+        out_of = f"{len(bad) + len(never):,} of {len(verdicts) + len(never):,} anchors are left out"
+        notes.append(f"{out_of}: {len(bad):,} not called good by the reviewers, {len(never):,} never reviewed")
+    neighbours: dict[str, list[str]] = {anchor: [] for anchor in verdicts if anchor not in bad}
+    for key, words in pairs.items():
+        anchor, _, frame = key.partition(",")
+        if anchor in neighbours and "similar" in words and not words & _DISSIMILAR:
+            neighbours[anchor].append(frame)
     labels: dict[str, list[int]] = {}
     for anchor, frames in neighbours.items():
         right = {number for number, name in enumerate(classes) if name in verdicts[anchor]}
