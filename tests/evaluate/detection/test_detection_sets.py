@@ -143,7 +143,7 @@ def test_a_box_partly_outside_is_clipped(folder: Path) -> None:
     data = train_with(folder, [], [box(50, 1, (50, -5, 20, 10), area=200)])
     assert data.images[0].boxes[0].tolist() == [50, 0, 60, 5]
     assert data.images[0].areas[0] == 50
-    assert noted(data, "partly outside their image, clipped (1): 'id 50'")
+    assert noted(data, "partly outside their image, clipped (1): 'id 50 of image 1'")
 
 
 def test_what_sticks_out_by_rounding_is_cut_without_a_word(folder: Path) -> None:

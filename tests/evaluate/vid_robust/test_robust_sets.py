@@ -129,7 +129,7 @@ def test_the_sets_own_class_map_is_for_the_classes_of_imagenet() -> None:
     assert fitting(class_map, classes, 3)[0] is None  # it knows these very classes
     for outputs in (915, 999, 1001, 21843):
         assert refusal(lambda count=outputs: fitting(class_map, classes, count)) == (  # type: ignore[misc]
-            f"the classifier has {outputs:,} classes, the class map of the set is for ImageNet's 1,000: "
+            f"the classifier has {outputs:,} classes, the set 3 and a class map for ImageNet's 1,000: "
             "a --class-map must say which of them belong together"
         )
     assert fitting(class_map, ("a", "b", "c"), 1001, tuple("cab") + ("x",) * 998)[0] == ((1,), (2,), (0,))

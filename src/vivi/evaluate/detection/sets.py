@@ -38,8 +38,8 @@ _ROUNDING = 0.02  # pixels by which a box may stick out whose place and size wer
 _LEAST_SIDE = 0.01  # pixels of a box that has an area; less does not survive float32 and resizing
 _SAMPLED = 100  # listed files that decide which folder they are in
 _HEADER = 8192  # bytes that tell a JPEG's size, mostly
+_LEFT_OUT = "annotations left out, without a listed category or an area in a usable image"
 
-_File = tuple[Path, int, int, int]  # an image: its width, height and bytes
 Notes = dict[str, list[str]]  # what was left out or altered: the rows by what is wrong with them
 
 
@@ -65,6 +65,9 @@ class _Annotation(Struct, gc=False):
     id: int = -1
     area: float | None = None  # of the outline
     iscrowd: bool | None = False
+
+    def __str__(self) -> str:
+        return f"id {self.id} of image {self.image_id}"
 
 
 class _Coco(Struct):
@@ -157,68 +160,54 @@ def read_annotations(file: Path) -> _Coco:
 def _set(data: Path, file: Path, coco: _Coco, classes: Sequence[str]) -> DetectionSet:
     """A set, from what can be used of a file of annotations."""
     notes: Notes = defaultdict(list)
-    files = _image_files(_folder(data, file, coco.images), coco.images, notes)
-    objects = _objects(
-        coco.annotations, files, {key: classes.index(name) for key, name in coco.names().items()}, notes
-    )
-    images = []
-    for key, (path, width, height, size) in files.items():
-        boxes, (label, area, crowd) = objects[key][:, :4].astype(np.float32), objects[key][:, 4:].T
-        columns = (boxes, label.astype(np.int64), area.astype(np.float32), crowd.astype(np.bool_))
-        images.append(DetectionImage(key, path, width, height, *columns, size))
-    background = [image.path.name for image in images if not len(image.labels)]
-    if background:
-        notes["images without objects, kept as background"] = background
+    labels = {key: classes.index(name) for key, name in coco.names().items()}
+    annotations: dict[int, list[_Annotation]] = defaultdict(list)
+    for annotation in coco.annotations:
+        annotations[annotation.image_id].append(annotation)
+    images: list[DetectionImage] = []
+    seen: set[int | str] = set()  # ids and files
+    folder = _folder(data, file, coco.images)
+    with ThreadPoolExecutor(4 * available_cores()) as threads:  # a disk far away lets one wait for each file
+        for row, size in zip(coco.images, threads.map(lambda row: _size(folder, row), coco.images), strict=True):
+            name = os.path.normpath(row.file_name)
+            if row.id in seen or name in seen:
+                size = "its id or file is listed before"
+            if isinstance(size, str):
+                notes["images left out"].append(f"{row.file_name}: {size}")
+                continue
+            seen |= {row.id, name}
+            width, height, length = size
+            objects = _objects(annotations.pop(row.id, []), width, height, labels, notes)
+            images.append(DetectionImage(row.id, folder / row.file_name, width, height, *objects, length))
+    notes[_LEFT_OUT] += [str(row) for rows in annotations.values() for row in rows]
+    notes["images without objects, kept as background"] = [one.path.name for one in images if not len(one.labels)]
     name = f"{file.parent.name}/{file.name}"  # Roboflow's have the same name for all parts
-    lines = tuple(f"{name}: {what} ({len(rows):,}): {named(rows)}" for what, rows in notes.items())
+    lines = tuple(f"{name}: {what} ({len(rows):,}): {named(rows)}" for what, rows in notes.items() if rows)
     if all(image.crowd.all() for image in images):
         what = "box but those of crowds" if images else "image"
         raise UserError(f"{file} has no {what} that can be used ({'; '.join(lines)}); correct it")
     return DetectionSet(data.resolve().name, tuple(images), tuple(classes), lines)
 
 
-# --- images ---
-
-
 def _folder(data: Path, file: Path, rows: Sequence[_ImageRow]) -> Path:
     """Where the images of a file of annotations lie: the folder that has most of them, the first of equals."""
     part = file.stem.rpartition("_")[2]  # of instances_train2017
-    bases = [data, file.parent, *([file.parent.parent] if file.parent.name == "annotations" else [])]
-    folders = [folder for base in bases for folder in (base / "images" / part, base / part, base / "images", base)]
+    folders = (data / "images" / part, data / part, data / "images", file.parent, data)
     sample = [row.file_name for row in rows[:: -(-len(rows) // _SAMPLED)]]
     hits = {folder: sum(os.path.isfile(folder / name) for name in sample) for folder in folders if folder.is_dir()}
-    looked = (
-        f"{file} lists {len(rows):,} images, {sample[0]!r} first, that are in none of {', '.join(map(str, hits))}"
-    )
-    require(any(hits.values()), f"{looked}; put them there")
+    listed, looked = f"{len(rows):,} images, {sample[0]!r} first", ", ".join(map(str, hits))
+    require(any(hits.values()), f"{file} lists {listed}, that are in none of {looked}; put them there")
     return max(hits, key=lambda folder: hits[folder])
 
 
-def _image_files(folder: Path, rows: Sequence[_ImageRow], notes: Notes) -> dict[int, _File]:
-    """The images that can be used, by id, in their order."""
-    files: dict[int, _File] = {}
-    seen: set[str] = set()
-    with ThreadPoolExecutor(4 * available_cores()) as threads:  # a disk far away lets one wait for each file
-        for row, found in zip(rows, threads.map(lambda row: _open(folder, row), rows), strict=True):
-            name = os.path.normpath(row.file_name)
-            if row.id in files or name in seen:
-                found = "its id or file is listed before"
-            if isinstance(found, str):
-                notes["images left out"].append(f"{row.file_name}: {found}")
-            else:
-                files[row.id] = found
-                seen.add(name)
-    return files
-
-
-def _open(folder: Path, row: _ImageRow) -> _File | str:
-    """An image file of the listed size, or why it cannot be used: with another size, its boxes would be wrong."""
+def _size(folder: Path, row: _ImageRow) -> tuple[int, int, int] | str:
+    """Width, height and bytes of an image file, or why it cannot be used: if it had another size than is listed, its
+    boxes would be wrong."""
     if leads_out(row.file_name):
         return "its path leads out of the folder"
-    path = folder / row.file_name
     try:
-        check_regular(path)
-        with open(path, "rb") as file:
+        check_regular(folder / row.file_name)
+        with open(folder / row.file_name, "rb") as file:
             length = os.fstat(file.fileno()).st_size
             size = plain_jpeg_size(file.read(_HEADER))  # ten times as fast as Pillow
             if size is None:
@@ -231,30 +220,26 @@ def _open(folder: Path, row: _ImageRow) -> _File | str:
     if (row.width, row.height) not in ((None, None), size):
         turned = "; store it upright, EXIF is not followed" if (row.height, row.width) == size else ""
         return f"it is {width} × {height}, not {row.width} × {row.height}{turned}"
-    return path, width, height, length
-
-
-# --- boxes ---
+    return width, height, length
 
 
 def _objects(
-    rows: Sequence[_Annotation], files: Mapping[int, _File], labels: Mapping[int, int], notes: Notes
-) -> dict[int, NDArray[np.float64]]:
-    """The boxes that can be used, the parts of them that lie in the image, by its id: (n, 7), x1 y1 x2 y2 label area
-    crowd."""
-    objects: dict[int, list[tuple[float, ...]]] = {key: [] for key in files}
+    rows: Sequence[_Annotation], image_width: int, image_height: int, labels: Mapping[int, int], notes: Notes
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
+    """Boxes, labels, areas and crowds of an image, as far as they can be used: the parts of boxes that lie in it."""
+    objects = []
     for row in rows:
-        _, image_width, image_height, _ = files.get(row.image_id, (None, 0, 0, 0))
         x, y, width, height = row.bbox
         x1, y1, x2, y2 = max(x, 0.0), max(y, 0.0), min(x + width, image_width), min(y + height, image_height)
         if row.category_id not in labels or min(width, height, x2 - x1, y2 - y1) < _LEAST_SIDE:
-            left_out = "annotations left out, without a listed category or an area in a usable image"
-            notes[left_out].append(f"id {row.id} of image {row.image_id}")
+            notes[_LEFT_OUT].append(str(row))
             continue
         inside = (x2 - x1) * (y2 - y1)
         area = row.area if row.area is not None and row.area > 0 else inside
         if max(x1 - x, y1 - y, x + width - x2, y + height - y2) > _ROUNDING:
-            notes["annotations whose box is partly outside their image, clipped"].append(f"id {row.id}")
+            notes["annotations whose box is partly outside their image, clipped"].append(str(row))
             area = min(area, inside)
-        objects[row.image_id].append((x1, y1, x2, y2, labels[row.category_id], area, bool(row.iscrowd)))
-    return {key: np.array(some, np.float64).reshape(-1, 7) for key, some in objects.items()}
+        objects.append((x1, y1, x2, y2, labels[row.category_id], area, bool(row.iscrowd)))
+    table = np.array(objects, np.float64).reshape(-1, 7)
+    boxes, (label, areas, crowd) = table[:, :4], table[:, 4:].T
+    return boxes.astype(np.float32), label.astype(np.int64), areas.astype(np.float32), crowd.astype(np.bool_)

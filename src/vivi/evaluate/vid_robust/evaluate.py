@@ -80,7 +80,7 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
         picture=Path(result.file_name).with_suffix(".png").name if mistakes else "",
         seconds=round(time.monotonic() - began, 2),
     )
-    _write(subject.out, result, draw_worst(mistakes, robust, said, root, k) if mistakes else b"")
+    _write(subject.out, result, draw_worst(mistakes, robust, said, root) if mistakes else b"")
     for note in result.notes:
         console.print(note, style="yellow", soft_wrap=True)
     for line in in_lines(result):

@@ -16,7 +16,7 @@ from vivi.evaluate.metadata import NAMED, named
 from vivi.evaluate.vid_robust.scores import Reduction, decide, project
 from vivi.evaluate.vid_robust.sets import ClassMap, RobustSet, numbers
 from vivi.model.features import encode
-from vivi.runtime.errors import UserError
+from vivi.runtime.errors import UserError, require
 from vivi.runtime.progress import ProgressLine
 
 IMAGENET = 1000  # outputs that the maps of published sets are for
@@ -117,29 +117,19 @@ def outputs_of_classes(
     the set's own classes needs none: it is matched by the names of classes where both have some, else by number.
     """
     class_map, classes = robust.class_map, robust.classes
-    last = max((output for of_class in class_map or () for output in of_class), default=-1)
-    if class_map is not None and robust.map_given and last >= outputs:
-        raise UserError(
-            f"the class map names output {last:,}, the classifier has {outputs:,}, from 0 on: "
-            "give a --class-map for its own outputs"
-        )
-    if class_map is not None and (robust.map_given or last < outputs == IMAGENET):
+    if class_map is not None and (robust.map_given or outputs == IMAGENET):
+        last = max(output for of_class in class_map for output in of_class)
+        line = f"the class map names output {last:,}, the classifier has {outputs:,}, from 0 on"
+        require(last < outputs, f"{line}: give a --class-map for its own outputs")
         return class_map, []
     if names is None or classes == numbers(len(classes)):
-        if outputs == len(classes):
-            return None, []
-        other = (
-            f"the class map of the set is for ImageNet's {IMAGENET:,}" if class_map else f"the set {len(classes):,}"
-        )
-        raise UserError(
-            f"the classifier has {outputs:,} classes, {other}: a --class-map must say which of them belong together"
-        )
+        imagenet = f" and a class map for ImageNet's {IMAGENET:,}" if class_map else ""
+        line = f"the classifier has {outputs:,} classes, the set {len(classes):,}{imagenet}"
+        require(outputs == len(classes), f"{line}: a --class-map must say which of them belong together")
+        return None, []
     unknown = [name for name in classes if name not in names]
-    if unknown:
-        raise UserError(
-            f"the classifier does not know {len(unknown):,} of the set's {len(classes):,} classes, {named(unknown)}: "
-            "a --class-map must say what it calls them"
-        )
+    line = f"the classifier does not know {len(unknown):,} of the set's {len(classes):,} classes, {named(unknown)}"
+    require(not unknown, f"{line}: a --class-map must say what it calls them")
     more = len(names) - len(classes)
     notes = [f"{more:,} classes of the classifier are not in the set: they are left aside"] if more else []
     return None if tuple(names) == classes else tuple((names.index(name),) for name in classes), notes

@@ -17,7 +17,7 @@ ROWS, SIDE_FRAMES, THUMBNAIL = 8, 10, 72
 GREEN, RED, GREY = (38, 150, 72), (205, 45, 40), (200, 200, 200)
 
 
-def worst(anchors: Sequence[Anchor], right: Mapping[str, bool], k: int, rows: int = ROWS) -> list[dict[int, str]]:
+def worst(anchors: Sequence[Anchor], right: Mapping[str, bool], k: int) -> list[dict[int, str]]:
     """Anchors with wrong frames, each as its frames by offset, its own at 0. First those that are right themselves,
     the classifier's instability laid bare; those with more wrong frames before others."""
     found = []
@@ -27,7 +27,7 @@ def worst(anchors: Sequence[Anchor], right: Mapping[str, bool], k: int, rows: in
         if wrong:
             own = not right.get(anchor.frame, False)
             found.append((own, -wrong, anchor.frame, dict(sorted({0: anchor.frame, **near}.items()))))
-    return [frames for *_, frames in sorted(found, key=lambda row: row[:3])[:rows]]
+    return [frames for *_, frames in sorted(found, key=lambda row: row[:3])[:ROWS]]
 
 
 def columns(k: int) -> list[int]:
@@ -37,13 +37,11 @@ def columns(k: int) -> list[int]:
     return [*(-offset for offset in reversed(side)), 0, *side]
 
 
-def draw_worst(
-    rows: Sequence[Mapping[int, str]], robust: RobustSet, said: Mapping[str, int], root: Path, k: int
-) -> bytes:
+def draw_worst(rows: Sequence[Mapping[int, str]], robust: RobustSet, said: Mapping[str, int], root: Path) -> bytes:
     """The PNG: a row for each anchor, a column for each offset; below the anchor its true classes."""
-    offsets = columns(k)
+    offsets = columns(robust.k)
     pictures = [[_picture(row[n], n, robust, said, root) if n in row else None for n in offsets] for row in rows]
-    title = f"anchors in the middle, neighbours up to {k} steps before and after; green: right, red: wrong"
+    title = f"anchors in the middle, neighbours up to {robust.k} steps before and after; green: right, red: wrong"
     return contact_sheet(pictures, THUMBNAIL, title)
 
 
