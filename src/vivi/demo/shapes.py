@@ -15,12 +15,7 @@ Points = list[tuple[float, float]]
 Part = tuple[str, Points]
 
 # What fills a part: one of the two textures of the object, or one of its three plain colours.
-MAIN, SECOND, ACCENT, DARK, LIGHT = "main", "second", "accent", "dark", "light"
-# How individuals of a class differ.
-PART_SCALE = (0.85, 1.15)
-"""The size of the parts of one fill, about their own centres."""
-WIDTH, HEIGHT = (0.72, 1.0), (0.72, 1.0)
-SLANT = (-0.18, 0.18)
+FILLS = MAIN, SECOND, ACCENT, DARK, LIGHT = "main", "second", "accent", "dark", "light"
 
 
 def oval(x: float, y: float, rx: float, ry: float, tilt: float = 0.0, stop: float = 360.0) -> Points:
@@ -43,9 +38,8 @@ def both_sides(fill: str, points: Points) -> list[Part]:
 
 def petals(count: int) -> list[Part]:
     """The petals of a flower, around (0, -0.3)."""
-    turns = [360 * k / count for k in range(count)]
-    centres = [(0.34 * math.cos(math.radians(turn)), 0.34 * math.sin(math.radians(turn)) - 0.3) for turn in turns]
-    return [(MAIN, oval(x, y, 0.3, 0.17, turn)) for (x, y), turn in zip(centres, turns, strict=True)]
+    turns = [(360 * k / count, math.radians(360 * k / count)) for k in range(count)]
+    return [(MAIN, oval(0.34 * math.cos(a), 0.34 * math.sin(a) - 0.3, 0.3, 0.17, turn)) for turn, a in turns]
 
 
 CLASSES: dict[str, list[Part]] = {
@@ -132,10 +126,11 @@ LITTER: list[list[Part]] = [
 
 
 def individual(parts: list[Part], random: Random) -> list[Part]:
-    """The parts of one individual of a class: scaled, stretched and slanted, within the square."""
-    scales = {fill: random.uniform(*PART_SCALE) for fill in (MAIN, SECOND, ACCENT, DARK, LIGHT)}
-    slant = random.uniform(*SLANT)
-    warp = np.array([[random.uniform(*WIDTH), slant], [0.0, random.uniform(*HEIGHT)]])
+    """The parts of one individual of a class, within the square: those of one fill are scaled about their own
+    centres, then all are stretched and slanted together."""
+    scales = {fill: random.uniform(0.85, 1.15) for fill in FILLS}
+    slant = random.uniform(-0.18, 0.18)
+    warp = np.array([[random.uniform(0.72, 1.0), slant], [0.0, random.uniform(0.72, 1.0)]])
     outlines = []
     for fill, points in parts:
         outline = np.array(points)
