@@ -13,7 +13,7 @@ from rich.console import Console
 
 from vivi.data.index import open_index
 from vivi.prepare.corpus import Corpus, VideoRow
-from vivi.prepare.identity import FileIdentity, identify, identify_again, same_content
+from vivi.prepare.identity import FileIdentity, identify, same_content
 from vivi.prepare.index import corpus_fingerprint
 from vivi.prepare.piece import PrepareSettings, VideoTask, prepare_video
 from vivi.prepare.prepare import prepare
@@ -141,7 +141,7 @@ def test_a_hole_that_is_filled_in_place_is_noticed(tmp_path: Path) -> None:
     known = identify(str(path))
     with open(path, "r+b") as file:
         file.write(content)
-    assert not same_content(known, identify_again(str(path), known))
+    assert not same_content(known, identify(str(path), known))
 
 
 def test_a_file_that_was_touched_or_copied_is_not_prepared_again(tmp_path: Path) -> None:
@@ -194,14 +194,14 @@ def test_identities_tell_size_head_middle_and_tail(tmp_path: Path) -> None:
     content = os.urandom(500_000)
     path.write_bytes(content)
     known = identify(str(path))
-    assert identify_again(str(path), known) is known
+    assert identify(str(path), known) is known
     for place in (0, 250_000, 499_999):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        assert not same_content(known, identify_again(str(path), known))
+        assert not same_content(known, identify(str(path), known))
     path.write_bytes(content)
-    assert same_content(known, identify_again(str(path), known))
+    assert same_content(known, identify(str(path), known))
     path.write_bytes(content + b"\0")
-    assert not same_content(known, identify_again(str(path), known))
+    assert not same_content(known, identify(str(path), known))
     path.write_bytes(b"")
     assert identify(str(path)).file_hash
 
@@ -209,5 +209,5 @@ def test_identities_tell_size_head_middle_and_tail(tmp_path: Path) -> None:
 def test_what_is_no_file_has_no_identity_and_is_never_the_same(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nowhere", tmp_path / "zero\0byte"):
-        assert identify(str(path)) == identify_again(str(path), FileIdentity()) == FileIdentity()
+        assert identify(str(path)) == identify(str(path), FileIdentity()) == FileIdentity()
     assert not same_content(FileIdentity(), FileIdentity())

@@ -9,23 +9,20 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import logging
-import os
 import signal
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from vivi.prepare.identity import FileIdentity, identify
-from vivi.prepare.limits import STALL_SECONDS, memory_limit
-from vivi.prepare.piece import PreparedVideo, VideoTask, finish_piece, finished_piece, prepare_video, skipped
+from vivi.prepare.identity import UNKNOWN, identify
+from vivi.prepare.limits import STALL_SECONDS, Report, memory_limit
+from vivi.prepare.piece import PreparedVideo, VideoTask, finished_piece, prepare_video, skip
 from vivi.runtime.errors import UserError
 from vivi.runtime.process_pool import Died, Done, ProcessPool, Progress
 from vivi.runtime.storage import StorageError
-
-TRIES = 2
 
 
 def run_locally(
@@ -36,20 +33,18 @@ def run_locally(
     `report(task, share of the file that is read, seconds of footage)` is called about twice a second.
     """
     began = time.time_ns()
-    waiting = deque(tasks)
-    tries: Counter[str] = Counter()
+    waiting, tried = deque(tasks), set[VideoTask]()
     with ProcessPool[VideoTask](_serve, [()] * min(workers, len(waiting))) as pool:
         for task, message in pool.run(waiting):
             if isinstance(message, Progress):
                 report(task, *message.value)
-            elif isinstance(message, Died):
-                tries[task.source.video] += 1
-                if tries[task.source.video] < TRIES and finished_piece(task) is None:
-                    waiting.appendleft(task)
-                else:
-                    yield _worker_died(task, _cause_of_death(message.exit_code), began)
-            else:
+            elif isinstance(message, Done):
                 yield _unless_error(message.value)
+            elif task in tried or finished_piece(task):
+                yield _worker_died(task, _cause_of_death(message), began)
+            else:
+                tried.add(task)
+                waiting.appendleft(task)
 
 
 def run_on_ray(tasks: Iterable[VideoTask], address: str) -> Iterator[PreparedVideo]:
@@ -59,14 +54,13 @@ def run_on_ray(tasks: Iterable[VideoTask], address: str) -> Iterator[PreparedVid
     began = time.time_ns()
     started = not ray.is_initialized()
     if started:
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            ray.init(
-                address=address or None, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False
-            )
+            ray.init(address=address or None, **quiet)
         except (ConnectionError, ValueError) as error:
             raise UserError(f"no Ray cluster at {address}: {error}") from None
     # Ray schedules, and starts a task again elsewhere when its worker or machine dies.
-    remote = ray.remote(max_retries=TRIES - 1)(run_task)
+    remote = ray.remote(max_retries=1)(run_task)
     waiting = iter(tasks)
     running: dict[Any, VideoTask] = {}
     try:
@@ -102,32 +96,21 @@ def check_ray(address: str) -> None:
 
 
 def _serve(connection: Connection[Any, Any]) -> None:
-    """A local worker process."""
-
-    def send(message: Progress | Done) -> None:
-        try:
-            connection.send(message)
-        except OSError:  # the parent process is gone
-            os._exit(0)
-
-    while True:
-        try:
+    """A local worker process, until the parent process is gone."""
+    try:
+        while True:
             task = connection.recv()
-        except (EOFError, OSError):
-            return
-        send(Done(run_task(task, lambda share, seconds: send(Progress((share, seconds))))))
+            connection.send(Done(run_task(task, lambda *state: connection.send(Progress(state)))))
+    except (EOFError, ConnectionError):
+        pass
 
 
-def run_task(task: VideoTask, report: Callable[[float, float], None] | None = None) -> PreparedVideo | StorageError:
+def run_task(task: VideoTask, report: Report | None = None) -> PreparedVideo | StorageError:
     """Prepares a video in a worker process, which may die of it; `finished_piece` then knows why, if it could say."""
     signal.alarm(STALL_SECONDS)  # a network disk may hang at the first touch; prepare_video sets it again
     file = identify(task.source.path)
-
-    def too_large() -> None:
-        reason = f"needs more than {task.worker_memory:g} GB of memory (--worker-memory)"
-        finish_piece(task, skipped(task, reason, file))
-
-    with memory_limit(task.worker_memory, too_large):
+    too_large = f"needs more than {task.worker_memory:g} GB of memory (--worker-memory)"
+    with memory_limit(task.worker_memory, lambda: skip(task, too_large, file)):
         try:
             return prepare_video(task, report, file)
         except StorageError as error:
@@ -140,10 +123,11 @@ def _unless_error(result: PreparedVideo | StorageError) -> PreparedVideo:
     return result
 
 
-def _cause_of_death(exit_code: int) -> str:
-    if exit_code == -signal.SIGALRM:
+def _cause_of_death(died: Died) -> str:
+    code = -died.exit_code
+    if code == signal.SIGALRM:
         return f"decoding made no progress for {STALL_SECONDS} s"
-    return f"the decoder crashed ({signal.Signals(-exit_code).name if exit_code < 0 else f'exit code {exit_code}'})"
+    return f"the decoder crashed ({signal.Signals(code).name if code > 0 else f'exit code {-code}'})"
 
 
 def _worker_died(task: VideoTask, reason: str, began: int) -> PreparedVideo:
@@ -152,4 +136,4 @@ def _worker_died(task: VideoTask, reason: str, began: int) -> PreparedVideo:
     if prepared := finished_piece(task):
         return prepared
     file = identify(task.source.path)
-    return finish_piece(task, skipped(task, reason, file if file.file_changed < began else FileIdentity()))
+    return skip(task, reason, file if file.file_changed < began else UNKNOWN)

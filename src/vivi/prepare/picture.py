@@ -18,7 +18,10 @@ KNOWN_COLORSPACES = {0, 1, 4, 5, 6, 7, 9}
 
 
 class Scaler:
-    """Turns decoded frames into upright RGB pictures, scaled down to a short side; smaller ones stay as they are."""
+    """Turns decoded frames into upright RGB pictures, scaled down to a short side; smaller ones stay as they are.
+
+    `pixel_aspect` is the width of a pixel over its height.
+    """
 
     def __init__(self, short_side: int) -> None:
         self.short_side = short_side
@@ -35,39 +38,38 @@ class Scaler:
         return width, height
 
     def upright_rgb(self, frame: VideoFrame, pixel_aspect: float) -> NDArray[np.uint8]:
-        """The picture, (height, width, 3); `pixel_aspect` is the width of a pixel over its height."""
+        """The picture, (height, width, 3), turned and mirrored as the display matrix says."""
         width, height = self.size(frame, pixel_aspect)
+        # The frame's own colours, or what players assume where it names none that exist: 709 for HD, 601 below.
+        assumed = int(Colorspace.ITU709 if frame.height >= 720 else Colorspace.ITU601)
         rgb = self.reformatter.reformat(
             frame,
             width=width,
             height=height,
             format="rgb24",
-            src_colorspace=_colorspace(frame),
+            src_colorspace=None if frame.colorspace in KNOWN_COLORSPACES else assumed,
             interpolation="AREA" if min(_square(frame, pixel_aspect)) > self.short_side else "BICUBIC",
             threads=1,
         )
-        return _orient(np.asarray(rgb.to_ndarray(), dtype=np.uint8), _display_matrix(frame))
+        image = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
+        a, b, c, d = _display_matrix(frame)
+        if abs(b) > abs(a):  # columns become rows
+            image, a, d = image.swapaxes(0, 1), c, b
+        return np.ascontiguousarray(image[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1])
 
 
 def displayed_size(frame: VideoFrame, pixel_aspect: float) -> tuple[int, int]:
     """(width, height) of the full picture as displayed: upright, with square pixels."""
     width, height = _square(frame, pixel_aspect)
-    matrix = _display_matrix(frame)
-    return (width, height) if matrix is None or not _turns(matrix) else (height, width)
+    a, b, _, _ = _display_matrix(frame)
+    return (height, width) if abs(b) > abs(a) else (width, height)
 
 
 def _square(frame: VideoFrame, pixel_aspect: float) -> tuple[int, int]:
     return max(1, round(frame.width * pixel_aspect)), frame.height
 
 
-def _colorspace(frame: VideoFrame) -> int | None:
-    """The frame's own, or what players assume where the file names none that exists: 709 for HD, 601 below."""
-    if frame.colorspace in KNOWN_COLORSPACES:
-        return None
-    return int(Colorspace.ITU709 if frame.height >= 720 else Colorspace.ITU601)
-
-
-def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int] | None:
+def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int]:
     """(a, b, c, d) with x' = a x + c y and y' = b x + d y, from the container's rotation metadata."""
     try:
         # Not frame.side_data: the frame would keep the entries, and they keep the frame. Such a cycle holds raw
@@ -81,27 +83,8 @@ def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int] | None:
         try:
             data = entries[number]  # iteration gives entries up to PyAV 18 and only their kinds from 19 on
         except IndexError:
-            return None
+            break
         if data.type == SideDataType.DISPLAYMATRIX:  # the first: the container's, before any within the stream
             m = np.frombuffer(bytes(data), dtype=np.int32)
             return int(m[0]), int(m[1]), int(m[3]), int(m[4])
-    return None
-
-
-def _turns(matrix: tuple[int, int, int, int]) -> bool:
-    """Whether columns become rows."""
-    return abs(matrix[1]) > abs(matrix[0])
-
-
-def _orient(image: NDArray[np.uint8], matrix: tuple[int, int, int, int] | None) -> NDArray[np.uint8]:
-    """Turns and mirrors by quarter turns, as the display matrix says."""
-    if matrix is None:
-        return image
-    a, b, c, d = matrix
-    if _turns(matrix):
-        image, a, d = image.swapaxes(0, 1), c, b
-    if a < 0:
-        image = image[:, ::-1]
-    if d < 0:
-        image = image[::-1]
-    return np.ascontiguousarray(image)
+    return 1, 0, 0, 1

@@ -9,10 +9,11 @@ same command after an interruption goes on where it was, and ends with the same 
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -34,11 +35,11 @@ from vivi.prepare.corpus import (
     write_videos,
 )
 from vivi.prepare.engines import check_ray, run_locally, run_on_ray
-from vivi.prepare.identity import FileIdentity, identify, identify_again, same_content
+from vivi.prepare.identity import UNKNOWN, identify, same_content
 from vivi.prepare.index import build_index, write_index
 from vivi.prepare.piece import PreparedVideo, PrepareSettings, VideoTask, finished_piece, piece_path
 from vivi.prepare.progress import PrepareProgress
-from vivi.prepare.sources import Listing, Source, list_sources, name_apart, text
+from vivi.prepare.sources import Source, list_sources, name_apart, text
 from vivi.runtime.console import SafeConsole
 from vivi.runtime.errors import UserError, check_ranges
 from vivi.runtime.machine import available_cores
@@ -69,13 +70,8 @@ class PrepareExecution:
 
     def check(self) -> None:
         """Raises a UserError for the first wrong argument."""
-        ranges = {
-            "workers": (0, 4096),
-            "shard_megabytes": (1e-3, 2**20),
-            "worker_memory": (0.1, 2**20),
-            "video_minutes": (1e-6, 1e6),
-        }
-        check_ranges(self, ranges)
+        ranges = {"workers": (0, 4096), "shard_megabytes": (1e-3, 2**20)}
+        check_ranges(self, ranges | {"worker_memory": (0.1, 2**20), "video_minutes": (1e-6, 1e6)})
         if self.engine == "ray":
             check_ray(self.ray_address)
 
@@ -93,16 +89,17 @@ def prepare(
     console = console or SafeConsole()
     settings.check()
     execution.check()
-    listing = list_sources(arguments)
-    _print_left_out(listing, console)
-    if not listing.sources:
-        raise UserError(f"no videos found in {', '.join(map(str, arguments))}; give videos or folders of them")
+    sources = _list(arguments, console)
     try:
         with locked(out, "vivi prepare"):
             _set_up(out, settings)
-            rows = _committed_rows(out)
-            pending = _pending_sources(listing.sources, rows, execution.retry_skipped, console)
-            _prepare_and_pack(_tasks(pending, out, settings, execution), out, rows, execution, console)
+            rows, next_shard = _committed(out)
+            pending = _pending(sources, rows, execution.retry_skipped, console)
+            workers = min(execution.workers or available_cores(), len(pending))
+            decode_ahead = available_cores() >= 2 * workers
+            how = settings, decode_ahead, execution.worker_memory, execution.video_minutes
+            tasks = [VideoTask(source, str((out / "work").absolute()), *how) for source in pending]
+            _prepare_and_pack(tasks, out, rows, next_shard, execution, console)
             shutil.rmtree(out / "work")
             _write_index(out, console)
             return list(rows.values())
@@ -114,12 +111,17 @@ def prepare(
         raise UserError(f"cannot work in {out}: {error}; fix that and run the same command again") from error
 
 
-def _print_left_out(listing: Listing, console: Console) -> None:
+def _list(arguments: Sequence[Path], console: Console) -> list[Source]:
+    """The videos that the arguments name; prints what was left out."""
+    listing = list_sources(arguments)
     if listing.ignored:
         kinds = ", ".join(f"{count} {suffix}" for suffix, count in listing.ignored.most_common(5))
         console.print(f"ignored {listing.ignored.total()} files that are not videos by name ({kinds})", style="dim")
     for line in listing.notes:
         console.print(line, style="yellow", soft_wrap=True)
+    if not listing.sources:
+        raise UserError(f"no videos found in {', '.join(map(str, arguments))}; give videos or folders of them")
+    return listing.sources
 
 
 def _set_up(out: Path, settings: PrepareSettings) -> None:
@@ -143,16 +145,17 @@ def _set_up(out: Path, settings: PrepareSettings) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def _committed_rows(out: Path) -> dict[str, VideoRow]:
+def _committed(out: Path) -> tuple[dict[str, VideoRow], int]:
     """The videos that are safely in the corpus, by name: those in the table, and those in shards that were put in
-    place after it was written."""
+    place after it was written. And the number of the next shard: never one that was in use, as the table may still
+    name a shard that was deleted."""
     table, numbers = read_videos(out), shard_numbers(out)
     known, present = known_shards(out, table), {None, *numbers}
     rows = {row.video: row for row in table if row.shard in present}
     for number in numbers:
         if number >= known:
             _enter(rows, shard_videos(shard_path(out, number)))
-    return rows
+    return rows, max([known, *(number + 1 for number in numbers)])
 
 
 def _enter(rows: dict[str, VideoRow], new: Iterable[VideoRow]) -> None:
@@ -162,7 +165,7 @@ def _enter(rows: dict[str, VideoRow], new: Iterable[VideoRow]) -> None:
         rows[row.video] = row
 
 
-def _pending_sources(
+def _pending(
     sources: Sequence[Source], rows: dict[str, VideoRow], retry_skipped: bool, console: Console
 ) -> list[Source]:
     """The videos still to prepare, in the order of their names, among them those whose files have changed. Of the
@@ -174,32 +177,26 @@ def _pending_sources(
     )
     known = [source for source in named if source.video in rows]
     with ThreadPoolExecutor(IDENTIFYING_THREADS) as threads:
-        files = threads.map(lambda source: identify_again(source.path, rows[source.video].file), known)
+        files = threads.map(lambda source: identify(source.path, rows[source.video].file), known)
         now = {source.video: file for source, file in zip(known, files, strict=True)}
-    changed = {video for video, file in now.items() if _has_changed(rows[video], file)}
-    pending = []
+    pending, changed, unknown = [], [], 0
     for source in named:
-        row = rows.get(source.video)
-        if row is None or source.video in changed or (row.status == "skipped" and retry_skipped):
+        row, file = rows.get(source.video), now.get(source.video, UNKNOWN)
+        if row is None:
             pending.append(source)
-        elif same_content(row.file, now[source.video]):
-            rows[source.video] = replace(row, path=text(source.path), **asdict(now[source.video]))
-    unknown = sum(row.status == "ok" and not row.file_hash for row in (rows[video] for video in now))
-    _print_state(len(named) - len(pending), sorted(changed), unknown, console)
-    return pending
-
-
-def _has_changed(row: VideoRow, now: FileIdentity) -> bool:
-    """Whether a file is known to be another than the one that a row was made from. One that was skipped before it
-    could be read counts as changed once it can be."""
-    if not now.file_hash or not (row.file_hash or row.status == "skipped"):
-        return False
-    return not same_content(row.file, now)
-
-
-def _print_state(kept: int, changed: Sequence[str], unknown: int, console: Console) -> None:
-    if kept:
-        console.print(f"in the corpus already: {kept} videos", style="dim")
+            continue
+        # A video that was skipped before its file could be read counts as changed once it can be.
+        comparable = file.file_hash and (row.file_hash or row.status == "skipped")
+        if comparable and not same_content(row.file, file):
+            changed.append(source.video)
+            pending.append(source)
+        elif row.status == "skipped" and retry_skipped:
+            pending.append(source)
+        elif comparable:
+            rows[source.video] = replace(row, path=text(source.path), **asdict(file))
+        unknown += row.status == "ok" and not row.file_hash
+    if len(pending) < len(named):
+        console.print(f"in the corpus already: {len(named) - len(pending)} videos", style="dim")
     if changed:
         names = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
         console.print(f"changed since they were prepared, now prepared again: {len(changed)} videos ({names})")
@@ -209,24 +206,18 @@ def _print_state(kept: int, changed: Sequence[str], unknown: int, console: Conso
             "changed since cannot be told, they stay as they are",
             style="yellow",
         )
-
-
-def _tasks(
-    sources: Sequence[Source], out: Path, settings: PrepareSettings, execution: PrepareExecution
-) -> list[VideoTask]:
-    workers = min(execution.workers or available_cores(), len(sources))
-    decode_ahead = available_cores() >= 2 * workers
-    folder = str((out / "work").absolute())
-    limits = execution.worker_memory, execution.video_minutes
-    return [VideoTask(source, folder, settings, decode_ahead, *limits) for source in sources]
+    return pending
 
 
 def _prepare_and_pack(
-    tasks: list[VideoTask], out: Path, rows: dict[str, VideoRow], execution: PrepareExecution, console: Console
+    tasks: list[VideoTask],
+    out: Path,
+    rows: dict[str, VideoRow],
+    next_shard: int,
+    execution: PrepareExecution,
+    console: Console,
 ) -> None:
     """Prepares the tasks, in any order, packs them in theirs, enters their rows, and writes the table of videos."""
-    # Never a number that was in use: the table may still name a shard that was deleted.
-    next_shard = max(max(shard_numbers(out), default=-1) + 1, known_shards(out, list(rows.values())))
     finished: dict[str, PreparedVideo] = {}  # by an earlier run that was interrupted
     for task in tasks:
         prepared = finished_piece(task)
@@ -234,11 +225,15 @@ def _prepare_and_pack(
             finished[task.source.video] = prepared
     todo = [task for task in tasks if task.source.video not in finished]
     try:
-        with PrepareProgress(todo, console) as progress:
+        with PrepareProgress(todo, console) as progress, ThreadPoolExecutor(1) as thread:
             videos = _in_order(tasks, finished, _run(todo, execution, progress))
-            for packed in _pack_all(out, next_shard, _groups(videos, round(execution.shard_megabytes * 2**20))):
+            # One group is packed while the next one is prepared, after the one before it is in place.
+            packing = thread.submit(pack, out, next_shard, [])
+            for group in itertools.chain(_groups(videos, round(execution.shard_megabytes * 2**20)), [[]]):
+                packed = packing.result()
                 _enter(rows, packed)
                 next_shard += any(row.status == "ok" for row in packed)
+                packing = thread.submit(pack, out, next_shard, group)
     finally:
         # Also when interrupted: what is in the shards so far is a valid corpus.
         if rows:
@@ -277,28 +272,13 @@ def _groups(videos: Iterable[PreparedVideo], shard_bytes: int) -> Iterator[list[
         if size >= shard_bytes:
             yield group
             group, size = [], 0
-    if group:
-        yield group
-
-
-def _pack_all(out: Path, shard: int, groups: Iterable[list[PreparedVideo]]) -> Iterator[list[VideoRow]]:
-    """Packs each group in a thread while the next one is prepared; yields the rows of its videos."""
-    packing: Future[list[VideoRow]] | None = None
-    with ThreadPoolExecutor(1) as thread:
-        for group in groups:
-            if packing is not None:
-                yield packing.result()  # no shard may be in place before the one before it
-            packing = thread.submit(pack, out, shard, group)
-            shard += any(video.row.status == "ok" for video in group)
-        if packing is not None:
-            yield packing.result()
+    yield group
 
 
 def pack(out: Path, shard: int, group: Sequence[PreparedVideo]) -> list[VideoRow]:
-    """Writes one shard from pieces and deletes them; returns the rows of its videos."""
+    """Writes one shard from pieces, if any are of usable videos, and deletes them; returns the rows of its videos."""
     rows, first_row = [], 0
-    for video in group:
-        row = video.row
+    for row in (video.row for video in group):
         if row.status == "ok":
             row = replace(row, shard=shard, first_row=first_row)
             first_row += row.shots
@@ -308,9 +288,8 @@ def pack(out: Path, shard: int, group: Sequence[PreparedVideo]) -> list[VideoRow
         with ShotWriter(shard_path(out, shard), rows) as writer:
             for row, path in zip(rows, pieces, strict=True):
                 if row.status == "ok":
-                    piece = open_shard(path)
-                    for index in range(piece.num_record_batches):
-                        writer.add_batch(piece.get_batch(index))
+                    for batch in open_shard(path).read_all().to_batches():
+                        writer.add_batch(batch)
             writer.commit(sync=True)
         for path in pieces:
             path.unlink(missing_ok=True)

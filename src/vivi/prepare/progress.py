@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from rich.console import Console
 
@@ -17,7 +18,10 @@ class PrepareProgress(ProgressLine):
     """Measured in bytes, so that long videos count more."""
 
     def __init__(self, tasks: Sequence[VideoTask], console: Console) -> None:
-        self.sizes = {task.source.video: _size(task.source.path) for task in tasks}
+        self.sizes = {task.source.video: 0 for task in tasks}
+        for task in tasks:
+            with suppress(OSError):
+                self.sizes[task.source.video] = os.path.getsize(task.source.path)
         super().__init__("prepare", sum(self.sizes.values()), console)
         self.shares: dict[str, tuple[float, float]] = {}  # of videos in work: share done, seconds
         self.done = self.skipped = 0
@@ -25,7 +29,7 @@ class PrepareProgress(ProgressLine):
 
     def report(self, task: VideoTask, share: float, seconds: float) -> None:
         """A video in work came this far."""
-        self.shares[task.source.video] = min(max(share, 0.0), 1.0), seconds if seconds > 0 else 0.0
+        self.shares[task.source.video] = min(max(share, 0.0), 1.0), seconds
         self._show()
 
     def finished(self, row: VideoRow) -> None:
@@ -46,10 +50,3 @@ class PrepareProgress(ProgressLine):
         )
         partly = sum(self.sizes[video] * share for video, (share, _) in self.shares.items())
         self.show(self.done_bytes + partly, line)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
