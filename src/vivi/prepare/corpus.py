@@ -93,11 +93,8 @@ class ShotWriter:
     def __init__(self, path: Path, videos: Sequence[VideoRow] = ()) -> None:
         self.path = path
         self.temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        self.bytes = 0
-        self.rows = 0
-        self.frames = 0
+        self.bytes = self.rows = self.frames = self._pending_bytes = 0
         self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
         with storage(path):
             self._sink = pa.OSFile(str(self.temporary), "wb")
             content = json.dumps([asdict(row) for row in videos])
@@ -142,8 +139,7 @@ class ShotWriter:
 
     def __exit__(self, *_: object) -> None:
         """Leaves nothing behind unless committed."""
-        if not self._sink.closed:
-            self._sink.close()
+        self._sink.close()
         self.temporary.unlink(missing_ok=True)
 
 
@@ -168,7 +164,7 @@ def shard_videos(path: Path) -> list[VideoRow]:
     metadata = open_shard(path).schema.metadata or {}
     content, crc32 = metadata.get(b"videos", b"[]"), metadata.get(b"videos_crc32")
     with reading(path):
-        if crc32 is not None and crc32 != b"%08x" % zlib.crc32(content):
+        if crc32 not in (None, b"%08x" % zlib.crc32(content)):
             raise ValueError("its list of videos does not match its checksum")
         return [VideoRow(**row) for row in json.loads(content)]
 
@@ -207,13 +203,10 @@ def _checksum(table: pa.Table) -> int:
 
 def concatenated(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """The strings of a column as one array of bytes, and where each begins."""
-    strings = pa.concat_arrays(column.cast(pa.large_binary()).chunks or [pa.array([], pa.large_binary())])
+    strings = column.cast(pa.large_binary()).combine_chunks()
     _, offsets, data = strings.buffers()
-    if not len(strings):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
     begins = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
-    content = np.frombuffer(data, np.uint8)[begins[0] : begins[-1]] if data else np.zeros(0, np.uint8)
-    return begins - begins[0], content
+    return begins - begins[0], np.frombuffer(data or b"", np.uint8)[begins[0] : begins[-1]]
 
 
 def videos_table(rows: Sequence[VideoRow]) -> pa.Table:
@@ -233,17 +226,17 @@ def read_videos(corpus: Path) -> list[VideoRow]:
 def _read_table(path: Path) -> pa.Table:
     with reading(path, "ours"):
         table = pq.read_table(path)
-        metadata = table.schema.metadata or {}
+        crc32 = (table.schema.metadata or {}).get(b"crc32")
         for name, unknown in (("file_bytes", 0), ("file_changed", 0), ("file_hash", "")):
             if name not in table.column_names:  # of an older corpus
                 table = table.append_column(name, pa.array([unknown] * len(table), VIDEO_SCHEMA.field(name).type))
         table = table.select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA)
-        if b"crc32" in metadata and metadata[b"crc32"] != b"%08x" % _checksum(table):
+        if crc32 not in (None, b"%08x" % _checksum(table)):
             raise ValueError("it does not match its checksum")
         for name, allowed in (("status", ["ok", "skipped"]), ("split", ["train", "test"])):
             if not pc.all(pc.is_in(table[name], pa.array(allowed)), min_count=0).as_py():
                 raise ValueError(f"a video whose {name} is neither {' nor '.join(allowed)}")
-        return table.replace_schema_metadata(metadata)
+        return table
 
 
 @dataclass(frozen=True)
@@ -302,9 +295,7 @@ def read_settings(corpus: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{corpus} is no corpus: it has no corpus.json; make one with vivi prepare") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path} cannot be read ({first_line(error)}); is it of a corpus made by vivi prepare?"
-        ) from None
+        raise UserError(f"{path} cannot be read ({first_line(error)}); did vivi prepare make it?") from None
     version = settings.get("format_version") if isinstance(settings, dict) else None
     if version != FORMAT_VERSION:
         raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")

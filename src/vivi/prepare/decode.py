@@ -38,29 +38,24 @@ from vivi.prepare.picture import Scaler, displayed_size
 
 _Packet: TypeAlias = "Packet[VideoStream]"
 
-# Frames midway between two points go to the later one, and of two as near the earlier wins, despite rounding.
-TIE = 1e-9
-# Decoding times that jump back by more than this come from a restarted clock (joined streams).
-CLOCK_RESET_SECONDS = 1.0
-# A decoder that reads this many packets without giving a frame for any of them does more than skip a few.
-MAX_UNSETTLED_PACKETS = 10_000
-# The most packets and bytes to read ahead in search of the next key frame.
-MAX_GROUP_PACKETS = 600
-MAX_GROUP_BYTES = 32 << 20
-# Pixels more oblong than this come from a damaged header.
-MAX_PIXEL_ASPECT = 8.0
-# Of the three variants of MPEG-TS; it states no duration that would tell a truncated file.
-TS_PACKET_BYTES = (188, 192, 204)
+TIE = 1e-9  # frames midway between two points go to the later one; of two as near the earlier wins, despite rounding
+CLOCK_RESET_SECONDS = 1.0  # decoding times that jump back by more come from a restarted clock (joined streams)
+MAX_UNSETTLED_PACKETS = 10_000  # a decoder that gives no frame for so many of them does more than skip a few
+MAX_GROUP_PACKETS, MAX_GROUP_BYTES = 600, 32 << 20  # the most to read ahead in search of the next key frame
+MAX_PIXEL_ASPECT = 8.0  # pixels more oblong come from a damaged header
+TS_PACKET_BYTES = (
+    188,
+    192,
+    204,
+)  # of the variants of MPEG-TS, which has no duration to tell a truncated file by
 
 
 @dataclass(frozen=True)
 class SampledFrame:
     """One frame of the time grid."""
 
-    time: float
-    """True presentation time in seconds."""
-    image: NDArray[np.uint8]
-    """RGB, upright, with square pixels: (height, width, 3)."""
+    time: float  # true presentation time in seconds
+    image: NDArray[np.uint8]  # RGB, upright, with square pixels: (height, width, 3)
 
 
 @dataclass
@@ -68,12 +63,10 @@ class VideoInfo:
     """What a pass over the file learned; complete once its frames are read."""
 
     codec: str = ""
-    width: int = 0
-    """Of the picture as displayed: upright, with square pixels."""
+    width: int = 0  # of the picture as displayed: upright, with square pixels
     height: int = 0
     seconds: float = 0.0
-    problems: list[str] = field(default_factory=list)
-    """What went wrong without making the file unusable."""
+    problems: list[str] = field(default_factory=list)  # what went wrong without making the file unusable
 
     def note(self, problem: str) -> None:
         if problem not in self.problems:
@@ -93,7 +86,7 @@ def sample_frames(
     Frames are scaled down to a short side of `short_side`; smaller ones are never blown up. `heartbeat` is called
     for every packet with the share of the file that was read and the seconds of footage in it.
     """
-    info = info if info is not None else VideoInfo()
+    info = info or VideoInfo()
     scaler = Scaler(short_side)
     sampled = -1  # the last grid point that was yielded
     skip_until = -math.inf if exact else math.inf
@@ -209,8 +202,7 @@ class _Pass:
                 raise _ReferenceFramesTooSparse(-math.inf)  # no times at all: only counting every frame gives them
             if time < self.awaited:
                 continue  # leads up to a key frame from frames that were left out
-            if self.latest < self.awaited < time:
-                # The key frame is damaged, or only the start of a refresh.
+            if self.latest < self.awaited < time:  # the key frame is damaged, or only the start of a refresh
                 raise _ReferenceFramesTooSparse(self.latest)
             if time > self.latest:
                 self.latest = time

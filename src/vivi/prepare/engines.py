@@ -9,20 +9,107 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import logging
+import os
 import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
+from rich.console import Console
+
+from vivi.prepare.corpus import VideoRow
 from vivi.prepare.identity import UNKNOWN, identify
 from vivi.prepare.limits import STALL_SECONDS, Report, memory_limit
 from vivi.prepare.piece import PreparedVideo, VideoTask, finished_piece, prepare_video, skip
-from vivi.runtime.errors import UserError
+from vivi.runtime.errors import UserError, check_ranges
+from vivi.runtime.machine import available_cores
 from vivi.runtime.process_pool import Died, Done, ProcessPool, Progress
+from vivi.runtime.progress import ProgressLine
 from vivi.runtime.storage import StorageError
+
+
+@dataclass(frozen=True)
+class PrepareExecution:
+    """Where and how to run; what a video becomes does not depend on it."""
+
+    engine: Literal["local", "ray"] = "local"
+    """A pool of local processes, or a Ray cluster."""
+    workers: int = 0
+    """Local processes; 0: one for each core."""
+    ray_address: str = ""
+    """Address of a running Ray cluster; without it, a local one is started."""
+    shard_megabytes: float = 256.0
+    """Size of a shard file. A video is never split over two."""
+    retry_skipped: bool = False
+    """Try the videos again that an earlier run skipped. Those whose file has changed are tried again in any case."""
+    worker_memory: float = 2.0
+    """Gigabytes that a worker may take for one video; one that needs more is skipped. Enforced on Linux."""
+    video_minutes: float = 24 * 60.0
+    """A video that takes longer is skipped."""
+
+    def check(self) -> None:
+        """Raises a UserError for the first wrong argument."""
+        ranges = {"workers": (0, 4096), "shard_megabytes": (1e-3, 2**20)}
+        check_ranges(self, ranges | {"worker_memory": (0.1, 2**20), "video_minutes": (1e-6, 1e6)})
+        if self.engine == "ray":
+            check_ray(self.ray_address)
+
+
+def run(
+    tasks: Sequence[VideoTask], execution: PrepareExecution, console: Console
+) -> Generator[PreparedVideo, None, None]:
+    """Runs the tasks on the chosen engine, and shows how far they are."""
+    with PrepareProgress(tasks, console) as progress:
+        if execution.engine == "ray":
+            videos = run_on_ray(tasks, execution.ray_address)
+        else:
+            videos = run_locally(tasks, execution.workers or available_cores(), progress.report)
+        for video in videos:
+            progress.finished(video.row)
+            yield video
+
+
+class PrepareProgress(ProgressLine):
+    """Measured in bytes, so that long videos count more."""
+
+    def __init__(self, tasks: Sequence[VideoTask], console: Console) -> None:
+        self.sizes = {task.source.video: 0 for task in tasks}
+        for task in tasks:
+            with suppress(OSError):
+                self.sizes[task.source.video] = os.path.getsize(task.source.path)
+        super().__init__("prepare", sum(self.sizes.values()), console)
+        self.shares: dict[str, tuple[float, float]] = {}  # of videos in work: share done, seconds
+        self.done = self.skipped = 0
+        self.done_bytes = self.done_seconds = 0.0
+
+    def report(self, task: VideoTask, share: float, seconds: float) -> None:
+        """A video in work came this far."""
+        self.shares[task.source.video] = min(max(share, 0.0), 1.0), seconds
+        self._show()
+
+    def finished(self, row: VideoRow) -> None:
+        """A video is prepared, or skipped."""
+        self.shares.pop(row.video, None)
+        self.done += 1
+        self.skipped += row.status == "skipped"
+        self.done_bytes += self.sizes[row.video]
+        self.done_seconds += row.seconds
+        self._show()
+
+    def _show(self) -> None:
+        elapsed = max(time.monotonic() - self.started, 1e-9)
+        seconds = self.done_seconds + sum(seconds for _, seconds in self.shares.values())
+        line = (
+            f"{self.done}/{len(self.sizes)} videos · {self.done / elapsed:.1f} videos/s · "
+            f"{seconds / 3600:.1f} h of footage, {seconds / 3600 / elapsed:.3f} h/s · {self.skipped} skipped"
+        )
+        partly = sum(self.sizes[video] * share for video, (share, _) in self.shares.items())
+        self.show(self.done_bytes + partly, line)
 
 
 def run_locally(

@@ -16,10 +16,8 @@ class FileIdentity:
     """A file as it was at one time. Without a hash it is unknown: not a regular file, or not recorded."""
 
     file_bytes: int = 0
-    file_changed: int = 0
-    """When the file system last saw it change, in nanoseconds (ctime, which no program can set back)."""
-    file_hash: str = ""
-    """Of its size and of 16 blocks of 64 KiB, evenly spread from head to tail."""
+    file_changed: int = 0  # when the file system saw it change, in nanoseconds (ctime, which no program can set back)
+    file_hash: str = ""  # of its size and of 16 blocks of 64 KiB, evenly spread from head to tail
 
 
 UNKNOWN = FileIdentity()

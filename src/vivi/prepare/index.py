@@ -48,10 +48,8 @@ _SECONDS_KEPT = 7 * 24 * 3600
 class IndexTables:
     """The two tables of an index, and its metadata."""
 
-    videos: pa.RecordBatch  # name, shard, test, shots, frames
+    videos: pa.RecordBatch
     shots: pa.RecordBatch
-    """`frames`: how many; `offsets_at`: the position in the shard file of the offset of its first frame, an int32;
-    `data_at`: the position that an offset of 0 means."""
     about: dict[str, Any]  # key, fingerprint, sizes of the shards
 
 
@@ -83,8 +81,10 @@ def _test(videos: pa.Table) -> NDArray[np.uint8]:
 # --- from the shards ---
 
 
-_VIDEOS = pa.schema({"name": pa.large_string(), "shard": INT32, "test": pa.uint8(), "shots": INT64, "frames": INT64})
+# How many frames a shot has, the position in the shard file of the offset of its first frame, an int32, and the
+# position that an offset of 0 means.
 _POSITIONS = pa.schema({"frames": INT32, "offsets_at": INT64, "data_at": INT64})
+_VIDEOS = pa.schema({"name": pa.large_string(), "shard": INT32, "test": pa.uint8(), "shots": INT64, "frames": INT64})
 
 
 def build_index(corpus: Corpus) -> IndexTables:

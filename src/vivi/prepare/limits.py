@@ -14,8 +14,7 @@ from pathlib import Path
 # FFmpeg on a damaged file, or a network disk, may hang inside one call. A worker that makes no progress for this
 # long is killed by an alarm (SIGALRM) that it sets itself.
 STALL_SECONDS = 120
-REPORT_SECONDS = 0.5
-WATCH_SECONDS = 0.02
+REPORT_SECONDS, WATCH_SECONDS = 0.5, 0.02
 
 Report = Callable[[float, float], None]  # of the share of a file that is read, and of the seconds of footage in it
 

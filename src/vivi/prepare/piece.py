@@ -56,17 +56,9 @@ class PrepareSettings:
 
     def check(self) -> None:
         """Raises a UserError for the first wrong argument."""
-        ranges = {
-            "rate": (1e-6, 1000),
-            "short_side": (16, 4096),
-            "jpeg_quality": (1, 95),
-            "shot_threshold": (1e-6, 1),
-            "min_shot_seconds": (0, 3600),
-            "max_shot_seconds": (0, 1e6),
-            "max_shot_frames": (1, 1e6),
-            "test_fraction": (0, 1),
-        }
-        check_ranges(self, ranges)
+        ranges = {"rate": (1e-6, 1000), "short_side": (16, 4096), "jpeg_quality": (1, 95)}
+        ranges |= {"shot_threshold": (1e-6, 1), "min_shot_seconds": (0, 3600), "max_shot_seconds": (0, 1e6)}
+        check_ranges(self, ranges | {"max_shot_frames": (1, 1e6), "test_fraction": (0, 1)})
 
     @property
     def shot_cap(self) -> int:
@@ -81,15 +73,11 @@ class VideoTask:
     """One video for one worker."""
 
     source: Source
-    folder: str
-    """Where pieces go; on a cluster, a folder all machines see."""
+    folder: str  # where pieces go; on a cluster, a folder all machines see
     settings: PrepareSettings
-    decode_ahead: bool = False
-    """Whether a core is free to decode the next frame while this one is encoded."""
-    worker_memory: float = 2.0
-    """Gigabytes that the worker may take for it."""
+    decode_ahead: bool = False  # whether a core is free to decode the next frame while this one is encoded
+    worker_memory: float = 2.0  # gigabytes that the worker may take for it
     video_minutes: float = 24 * 60.0
-    """Minutes that the worker may take for it."""
 
     @property
     def piece(self) -> Path:

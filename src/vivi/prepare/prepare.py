@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console
 
@@ -34,46 +34,17 @@ from vivi.prepare.corpus import (
     write_settings,
     write_videos,
 )
-from vivi.prepare.engines import check_ray, run_locally, run_on_ray
+from vivi.prepare.engines import PrepareExecution, run
 from vivi.prepare.identity import UNKNOWN, identify, same_content
 from vivi.prepare.index import build_index, write_index
 from vivi.prepare.piece import PreparedVideo, PrepareSettings, VideoTask, finished_piece, piece_path
-from vivi.prepare.progress import PrepareProgress
 from vivi.prepare.sources import Source, list_sources, name_apart, text
 from vivi.runtime.console import SafeConsole
-from vivi.runtime.errors import UserError, check_ranges
+from vivi.runtime.errors import UserError
 from vivi.runtime.machine import available_cores
 from vivi.runtime.storage import StorageError, locked
 
-# Telling whether files have changed waits for the disk far more than for a core.
-IDENTIFYING_THREADS = 16
-
-
-@dataclass(frozen=True)
-class PrepareExecution:
-    """Where and how to run; what a video becomes does not depend on it."""
-
-    engine: Literal["local", "ray"] = "local"
-    """A pool of local processes, or a Ray cluster."""
-    workers: int = 0
-    """Local processes; 0: one for each core."""
-    ray_address: str = ""
-    """Address of a running Ray cluster; without it, a local one is started."""
-    shard_megabytes: float = 256.0
-    """Size of a shard file. A video is never split over two."""
-    retry_skipped: bool = False
-    """Try the videos again that an earlier run skipped. Those whose file has changed are tried again in any case."""
-    worker_memory: float = 2.0
-    """Gigabytes that a worker may take for one video; one that needs more is skipped. Enforced on Linux."""
-    video_minutes: float = 24 * 60.0
-    """A video that takes longer is skipped."""
-
-    def check(self) -> None:
-        """Raises a UserError for the first wrong argument."""
-        ranges = {"workers": (0, 4096), "shard_megabytes": (1e-3, 2**20)}
-        check_ranges(self, ranges | {"worker_memory": (0.1, 2**20), "video_minutes": (1e-6, 1e6)})
-        if self.engine == "ray":
-            check_ray(self.ray_address)
+IDENTIFYING_THREADS = 16  # telling whether files have changed waits for the disk far more than for a core
 
 
 def prepare(
@@ -99,16 +70,14 @@ def prepare(
             decode_ahead = available_cores() >= 2 * workers
             how = settings, decode_ahead, execution.worker_memory, execution.video_minutes
             tasks = [VideoTask(source, str((out / "work").absolute()), *how) for source in pending]
-            _prepare_and_pack(tasks, out, rows, next_shard, execution, console)
+            with closing(_prepared(tasks, execution, console)) as videos:
+                _pack_all(videos, out, rows, next_shard, round(execution.shard_megabytes * 2**20))
             shutil.rmtree(out / "work")
             _write_index(out, console)
             return list(rows.values())
-    except StorageError as error:
-        raise UserError(
-            f"cannot write {error}; what is in {out} stays valid: make room and run the same command again"
-        ) from error
-    except OSError as error:
-        raise UserError(f"cannot work in {out}: {error}; fix that and run the same command again") from error
+    except (StorageError, OSError) as error:
+        advice = "what is there stays valid: make room, or mend that, and run the same command again"
+        raise UserError(f"cannot write to {out}: {error}; {advice}") from error
 
 
 def _list(arguments: Sequence[Path], console: Console) -> list[Source]:
@@ -175,13 +144,11 @@ def _pending(
         {row.video: row.path for row in rows.values()},
         lambda video, path: not os.path.exists(rows[video].path) and same_content(rows[video].file, identify(path)),
     )
-    known = [source for source in named if source.video in rows]
+    known = [rows.get(source.video) for source in named]
     with ThreadPoolExecutor(IDENTIFYING_THREADS) as threads:
-        files = threads.map(lambda source: identify(source.path, rows[source.video].file), known)
-        now = {source.video: file for source, file in zip(known, files, strict=True)}
+        now = threads.map(lambda source, row: identify(source.path, row.file) if row else UNKNOWN, named, known)
     pending, changed, unknown = [], [], 0
-    for source in named:
-        row, file = rows.get(source.video), now.get(source.video, UNKNOWN)
+    for source, row, file in zip(named, known, now, strict=True):
         if row is None:
             pending.append(source)
             continue
@@ -209,27 +176,34 @@ def _pending(
     return pending
 
 
-def _prepare_and_pack(
-    tasks: list[VideoTask],
-    out: Path,
-    rows: dict[str, VideoRow],
-    next_shard: int,
-    execution: PrepareExecution,
-    console: Console,
-) -> None:
-    """Prepares the tasks, in any order, packs them in theirs, enters their rows, and writes the table of videos."""
-    finished: dict[str, PreparedVideo] = {}  # by an earlier run that was interrupted
+def _prepared(
+    tasks: Sequence[VideoTask], execution: PrepareExecution, console: Console
+) -> Generator[PreparedVideo, None, None]:
+    """The videos of the tasks, in any order prepared, but in their order given: each as soon as it and all before it
+    are there. What an earlier run that was interrupted had finished is used."""
+    there: dict[str, PreparedVideo] = {}
     for task in tasks:
-        prepared = finished_piece(task)
-        if prepared and (prepared.row.status == "ok" or not execution.retry_skipped):
-            finished[task.source.video] = prepared
-    todo = [task for task in tasks if task.source.video not in finished]
+        video = finished_piece(task)
+        if video and (video.row.status == "ok" or not execution.retry_skipped):
+            there[task.source.video] = video
+    todo = [task for task in tasks if task.source.video not in there]
+    with closing(run(todo, execution, console)) as videos:
+        for task in tasks:
+            while task.source.video not in there:
+                video = next(videos)
+                there[video.row.video] = video
+            yield there.pop(task.source.video)
+
+
+def _pack_all(
+    videos: Iterable[PreparedVideo], out: Path, rows: dict[str, VideoRow], next_shard: int, shard_bytes: int
+) -> None:
+    """Packs the videos in their order, enters their rows, and writes the table of videos."""
     try:
-        with PrepareProgress(todo, console) as progress, ThreadPoolExecutor(1) as thread:
-            videos = _in_order(tasks, finished, _run(todo, execution, progress))
+        with ThreadPoolExecutor(1) as thread:
             # One group is packed while the next one is prepared, after the one before it is in place.
             packing = thread.submit(pack, out, next_shard, [])
-            for group in itertools.chain(_groups(videos, round(execution.shard_megabytes * 2**20)), [[]]):
+            for group in itertools.chain(_groups(videos, shard_bytes), [[]]):
                 packed = packing.result()
                 _enter(rows, packed)
                 next_shard += any(row.status == "ok" for row in packed)
@@ -238,28 +212,6 @@ def _prepare_and_pack(
         # Also when interrupted: what is in the shards so far is a valid corpus.
         if rows:
             write_videos(out, list(rows.values()), next_shard)
-
-
-def _run(todo: list[VideoTask], execution: PrepareExecution, progress: PrepareProgress) -> Iterator[PreparedVideo]:
-    """Runs the tasks on the chosen engine."""
-    if execution.engine == "ray":
-        videos = run_on_ray(todo, execution.ray_address)
-    else:
-        videos = run_locally(todo, execution.workers or available_cores(), progress.report)
-    for video in videos:
-        progress.finished(video.row)
-        yield video
-
-
-def _in_order(
-    tasks: list[VideoTask], finished: dict[str, PreparedVideo], videos: Iterator[PreparedVideo]
-) -> Iterator[PreparedVideo]:
-    """The videos in the order of the tasks, each as soon as it and all before it are prepared."""
-    for task in tasks:
-        while task.source.video not in finished:
-            video = next(videos)
-            finished[video.row.video] = video
-        yield finished.pop(task.source.video)
 
 
 def _groups(videos: Iterable[PreparedVideo], shard_bytes: int) -> Iterator[list[PreparedVideo]]:

@@ -31,13 +31,10 @@ MANIFEST_SUFFIXES = (".txt", ".csv", ".parquet")
 class Source:
     """A video to prepare."""
 
-    video: str
-    """Its name in the corpus: unique, relative to the argument it was found under."""
+    video: str  # its name in the corpus: unique, relative to the argument it was found under
     path: str
-    split: Split | None = None
-    """From a manifest; None: decided by a hash of the name."""
-    problem: str = ""
-    """Why it cannot even be tried, where that is known already."""
+    split: Split | None = None  # from a manifest; None: decided by a hash of the name
+    problem: str = ""  # why it cannot even be tried, where that is known already
 
 
 @dataclass
@@ -45,10 +42,8 @@ class Listing:
     """What the arguments of a command amount to."""
 
     sources: list[Source] = field(default_factory=list)
-    ignored: Counter[str] = field(default_factory=Counter)
-    """Files in folders that do not look like videos, by suffix."""
-    notes: list[str] = field(default_factory=list)
-    """What else was left out, and why, a line each."""
+    ignored: Counter[str] = field(default_factory=Counter)  # files that do not look like videos, by suffix
+    notes: list[str] = field(default_factory=list)  # what else was left out, and why, a line each
 
 
 def list_sources(arguments: Sequence[Path]) -> Listing:
