@@ -14,7 +14,7 @@ from rich.console import Console
 from vivi.data.index import open_index
 from vivi.prepare.corpus import Corpus, VideoRow
 from vivi.prepare.identity import FileIdentity, identify, same_content
-from vivi.prepare.index import corpus_fingerprint
+from vivi.prepare.index import build_index
 from vivi.prepare.piece import PrepareSettings, VideoTask, prepare_video
 from vivi.prepare.prepare import prepare
 from vivi.prepare.sources import Source
@@ -59,7 +59,7 @@ def test_moved_files_keep_their_place_in_the_corpus(tmp_path: Path) -> None:
 def test_an_overwritten_file_is_named_and_prepared_again(how: str, tmp_path: Path, vivi: Run) -> None:
     folder, out = cards(tmp_path, "b1", 0), tmp_path / "corpus"
     prepare([folder], out)
-    old, times = corpus_fingerprint(Corpus(out)), os.stat(folder / "clip-1.mp4")
+    old, times = fingerprint(out), os.stat(folder / "clip-1.mp4")
     write_video(tmp_path / "new.mp4", shots=2, seed=99)
     if how == "by a renamed file":
         (tmp_path / "new.mp4").rename(folder / "clip-1.mp4")
@@ -71,13 +71,17 @@ def test_an_overwritten_file_is_named_and_prepared_again(how: str, tmp_path: Pat
     assert "changed since they were prepared, now prepared again: 1 videos (clip-1.mp4)" in done.stdout
     prepare([folder], tmp_path / "fresh")
     assert shots_of(out) == shots_of(tmp_path / "fresh")
-    assert old != corpus_fingerprint(Corpus(out)) == corpus_fingerprint(Corpus(tmp_path / "fresh"))
+    assert old != fingerprint(out) == fingerprint(tmp_path / "fresh")
     # The old shots stay in their shard; nothing stumbles over them.
     durations = [sorted(corpus_statistics(Corpus(corpus)).shot_seconds) for corpus in (out, tmp_path / "fresh")]
     assert durations[0] == pytest.approx(durations[1])
     assert not verify(out, tmp_path / "page", Console(quiet=True)).what_to_do
     assert len(open_index(Corpus(out))) == 3
     assert "now prepared again" not in vivi("prepare", folder, "--out", out).stdout
+
+
+def fingerprint(corpus: Path) -> str:
+    return str(build_index(Corpus(corpus)).about["fingerprint"])
 
 
 def shots_of(corpus: Path) -> dict[str, list[tuple[list[float], list[bytes]]]]:

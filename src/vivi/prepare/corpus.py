@@ -263,13 +263,6 @@ class Corpus:
         """videos.parquet, read at the first access: of millions of videos that takes seconds."""
         return _read_table(self.path / "videos.parquet")
 
-    def table_identity(self) -> list[Any]:
-        """What tells videos.parquet from another: the checksum it carries, or its size and time in older corpora."""
-        path = self.path / "videos.parquet"
-        with reading(path, "ours"):
-            crc32, status = (pq.read_schema(path).metadata or {}).get(b"crc32"), path.stat()
-        return [crc32.decode()] if crc32 is not None else [status.st_size, status.st_mtime_ns]
-
     def shots(self, video: dict[str, Any]) -> Iterator[Shot]:
         """The shots of a video, given as a row of `videos`, in order; none of a skipped one."""
         for batch in self._rows(video, SHOT_SCHEMA.names):

@@ -282,8 +282,7 @@ class _Pass:
                     offset = last + (packet.duration or round(self.period / self._seconds(1))) - packet.dts
                 last = packet.dts + offset
             if offset:
-                packet.dts = _shifted(packet.dts, offset)
-                packet.pts = _shifted(packet.pts, offset)
+                packet.dts, packet.pts = _shifted(packet.dts, offset), _shifted(packet.pts, offset)
             if skipping and (packet.pts is None or self._seconds(packet.pts) >= self.skip_until):
                 skipping = False
                 stream.codec_context.skip_frame = "DEFAULT"

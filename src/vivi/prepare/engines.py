@@ -75,7 +75,7 @@ def run(
 
 
 class PrepareProgress(ProgressLine):
-    """Measured in bytes, so that long videos count more."""
+    """Videos done, videos/s, hours of footage/s, skipped; measured in bytes, so that long videos count more."""
 
     def __init__(self, tasks: Sequence[VideoTask], console: Console) -> None:
         self.sizes = {task.source.video: 0 for task in tasks}
@@ -83,48 +83,44 @@ class PrepareProgress(ProgressLine):
             with suppress(OSError):
                 self.sizes[task.source.video] = os.path.getsize(task.source.path)
         super().__init__("prepare", sum(self.sizes.values()), console)
-        self.shares: dict[str, tuple[float, float]] = {}  # of videos in work: share done, seconds
+        self.in_work: dict[str, tuple[float, float]] = {}  # bytes and seconds
         self.done = self.skipped = 0
-        self.done_bytes = self.done_seconds = 0.0
+        self.bytes = self.seconds = 0.0
 
-    def report(self, task: VideoTask, share: float, seconds: float) -> None:
-        """A video in work came this far."""
-        self.shares[task.source.video] = min(max(share, 0.0), 1.0), seconds
-        self._show()
+    def report(self, video: str, share: float, seconds: float) -> None:
+        """So much of a video in work is read, with so many seconds of footage."""
+        bytes_before, seconds_before = self.in_work.get(video, (0.0, 0.0))
+        self.in_work[video] = self.sizes[video] * min(share, 1.0), seconds
+        self.bytes += self.in_work[video][0] - bytes_before
+        self.seconds += seconds - seconds_before
+        elapsed, hours = max(time.monotonic() - self.started, 1e-9), self.seconds / 3600
+        line = (
+            f"{self.done}/{len(self.sizes)} videos · {self.done / elapsed:.1f} videos/s · "
+            f"{hours:.1f} h of footage, {hours / elapsed:.3f} h/s · {self.skipped} skipped"
+        )
+        self.show(self.bytes, line)
 
     def finished(self, row: VideoRow) -> None:
         """A video is prepared, or skipped."""
-        self.shares.pop(row.video, None)
         self.done += 1
         self.skipped += row.status == "skipped"
-        self.done_bytes += self.sizes[row.video]
-        self.done_seconds += row.seconds
-        self._show()
-
-    def _show(self) -> None:
-        elapsed = max(time.monotonic() - self.started, 1e-9)
-        seconds = self.done_seconds + sum(seconds for _, seconds in self.shares.values())
-        line = (
-            f"{self.done}/{len(self.sizes)} videos · {self.done / elapsed:.1f} videos/s · "
-            f"{seconds / 3600:.1f} h of footage, {seconds / 3600 / elapsed:.3f} h/s · {self.skipped} skipped"
-        )
-        partly = sum(self.sizes[video] * share for video, (share, _) in self.shares.items())
-        self.show(self.done_bytes + partly, line)
+        self.report(row.video, 1.0, row.seconds)
+        del self.in_work[row.video]
 
 
 def run_locally(
-    tasks: Iterable[VideoTask], workers: int, report: Callable[[VideoTask, float, float], None]
+    tasks: Iterable[VideoTask], workers: int, report: Callable[[str, float, float], None]
 ) -> Iterator[PreparedVideo]:
     """Runs the tasks on a pool of processes, one task per process at a time.
 
-    `report(task, share of the file that is read, seconds of footage)` is called about twice a second.
+    `report(video, share of the file that is read, seconds of footage)` is called about twice a second.
     """
     began = time.time_ns()
     waiting, tried = deque(tasks), set[VideoTask]()
     with ProcessPool[VideoTask](_serve, [()] * min(workers, len(waiting))) as pool:
         for task, message in pool.run(waiting):
             if isinstance(message, Progress):
-                report(task, *message.value)
+                report(task.source.video, *message.value)
             elif isinstance(message, Done):
                 yield _unless_error(message.value)
             elif task in tried or finished_piece(task):

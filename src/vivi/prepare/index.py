@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from vivi.prepare.corpus import INT32, INT64, REMEDY, STRING, Corpus, concatenated, reading, shard_path
@@ -54,17 +55,19 @@ class IndexTables:
 
 
 def index_key(corpus: Corpus) -> str:
-    """Names the table of videos that an index was made from."""
-    content = json.dumps([FORMAT, corpus.table_identity(), corpus.settings], sort_keys=True)
+    """Names the table of videos that an index was made from: by the checksum that it carries, or by its size and time
+    in older corpora."""
+    path = corpus.path / "videos.parquet"
+    with reading(path, "ours"):
+        crc32, status = (pq.read_schema(path).metadata or {}).get(b"crc32"), path.stat()
+    table = [crc32.decode()] if crc32 else [status.st_size, status.st_mtime_ns]
+    content = json.dumps([FORMAT, table, corpus.settings], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-def corpus_fingerprint(corpus: Corpus) -> str:
-    """What tells one corpus from another: its settings and its videos, but not how they are packed into shards."""
-    return _fingerprint(corpus, videos_by_place(corpus).sort_by("video"))
-
-
 def _fingerprint(corpus: Corpus, videos: pa.Table) -> str:
+    """What tells one corpus from another: its settings and its videos, in the order of their names, but not how they
+    are packed into shards."""
     digest = hashlib.sha256(json.dumps(corpus.settings, sort_keys=True).encode())
     starts, names = concatenated(videos["video"])
     _, hashes = concatenated(videos["file_hash"])  # nothing in older corpora

@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from vivi.prepare.container import UnusableVideo
+
 # FFmpeg on a damaged file, or a network disk, may hang inside one call. A worker that makes no progress for this
 # long is killed by an alarm (SIGALRM) that it sets itself.
 STALL_SECONDS = 120
 REPORT_SECONDS, WATCH_SECONDS = 0.5, 0.02
 
 Report = Callable[[float, float], None]  # of the share of a file that is read, and of the seconds of footage in it
-
-
-class TookTooLong(Exception):
-    """A video took longer than its limit."""
 
 
 def heartbeat(minutes: float, report: Report | None) -> Report:
@@ -36,7 +34,7 @@ def heartbeat(minutes: float, report: Report | None) -> Report:
             if report is not None:
                 report(share, seconds)
         if now > deadline:
-            raise TookTooLong
+            raise UnusableVideo(f"takes longer than {minutes:g} minutes (--video-minutes)")
 
     signal.alarm(STALL_SECONDS)
     return beat

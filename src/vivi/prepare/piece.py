@@ -21,7 +21,7 @@ from vivi.prepare.corpus import ShotWriter, Split, VideoRow
 from vivi.prepare.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
 from vivi.prepare.identity import FileIdentity, identify
 from vivi.prepare.jpeg import encode_jpeg
-from vivi.prepare.limits import Report, TookTooLong, heartbeat
+from vivi.prepare.limits import Report, heartbeat
 from vivi.prepare.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
 from vivi.prepare.sources import Source, text
 from vivi.runtime.errors import check_ranges, first_line
@@ -111,8 +111,6 @@ def prepare_video(task: VideoTask, report: Report | None = None, file: FileIdent
         prepared = _write_piece(task, beat, file)
     except UnusableVideo as error:
         return skip(task, str(error), file)
-    except TookTooLong:
-        return skip(task, f"takes longer than {task.video_minutes:g} minutes (--video-minutes)", file)
     except (MemoryError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
         # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
         return skip(task, f"decoding failed: {type(error).__name__}: {first_line(error)}", file)

@@ -60,7 +60,11 @@ def prepare(
     console = console or SafeConsole()
     settings.check()
     execution.check()
-    sources = _list(arguments, console)
+    sources, notes = list_sources(arguments)
+    for note in notes:
+        console.print(note, style="yellow", soft_wrap=True)
+    if not sources:
+        raise UserError(f"no videos found in {', '.join(map(str, arguments))}; give videos or folders of them")
     try:
         with locked(out, "vivi prepare"):
             _set_up(out, settings)
@@ -78,19 +82,6 @@ def prepare(
     except (StorageError, OSError) as error:
         advice = "what is there stays valid: make room, or mend that, and run the same command again"
         raise UserError(f"cannot write to {out}: {error}; {advice}") from error
-
-
-def _list(arguments: Sequence[Path], console: Console) -> list[Source]:
-    """The videos that the arguments name; prints what was left out."""
-    listing = list_sources(arguments)
-    if listing.ignored:
-        kinds = ", ".join(f"{count} {suffix}" for suffix, count in listing.ignored.most_common(5))
-        console.print(f"ignored {listing.ignored.total()} files that are not videos by name ({kinds})", style="dim")
-    for line in listing.notes:
-        console.print(line, style="yellow", soft_wrap=True)
-    if not listing.sources:
-        raise UserError(f"no videos found in {', '.join(map(str, arguments))}; give videos or folders of them")
-    return listing.sources
 
 
 def _set_up(out: Path, settings: PrepareSettings) -> None:

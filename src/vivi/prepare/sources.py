@@ -7,7 +7,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,37 +37,26 @@ class Source:
     problem: str = ""  # why it cannot even be tried, where that is known already
 
 
-@dataclass
-class Listing:
-    """What the arguments of a command amount to."""
-
-    sources: list[Source] = field(default_factory=list)
-    ignored: Counter[str] = field(default_factory=Counter)  # files that do not look like videos, by suffix
-    notes: list[str] = field(default_factory=list)  # what else was left out, and why, a line each
-
-
-def list_sources(arguments: Sequence[Path]) -> Listing:
-    """Every video named by the arguments, once, in the order of their names."""
-    listing = Listing()
+def list_sources(arguments: Sequence[Path]) -> tuple[list[Source], list[str]]:
+    """Every video named by the arguments, once; and what they hold that is left out, and why, a line each."""
+    found: list[Source] = []
+    ignored: Counter[str] = Counter()
     for argument in arguments:
         if not os.path.exists(argument):
             raise UserError(f"{argument} does not exist; give video files, folders or a manifest")
         if argument.is_dir():
-            listing.sources += _in_folder(argument, listing.ignored)
+            found += _in_folder(argument, ignored)
         elif argument.suffix.lower() in MANIFEST_SUFFIXES:
-            listing.sources += _in_manifest(argument)
+            found += _in_manifest(argument)
         else:
-            listing.sources.append(Source(text(argument.name), os.path.abspath(argument)))
-    _leave_out_repeated(listing)
-    return listing
-
-
-def _leave_out_repeated(listing: Listing) -> None:
-    """The same file under several arguments counts once, as it was first named. So do two files whose names read the
-    same once bytes that are no text are spelled out: nothing could tell them apart later."""
+            found.append(Source(text(argument.name), os.path.abspath(argument)))
+    kinds = ", ".join(f"{count} {suffix}" for suffix, count in ignored.most_common(5))
+    notes = [f"ignored {ignored.total()} files that are not videos by name ({kinds})"] if ignored else []
+    # The same file under several arguments counts once, as it was first named. So do two files whose names read the
+    # same once bytes that are no text are spelled out: nothing could tell them apart later.
     first: dict[str, Source] = {}
     alike, twice = [], []
-    for source in listing.sources:
+    for source in found:
         other = first.setdefault(text(source.path), source)
         if other.path != source.path:
             alike.append(text(source.path))
@@ -75,10 +64,10 @@ def _leave_out_repeated(listing: Listing) -> None:
             twice.append(f"{other.video} and {source.video}")
     if alike:
         why = "as their names read like other files'"
-        listing.notes.append(f"left out, {why}: {len(alike)} ({alike[0]}); rename them")
+        notes.append(f"left out, {why}: {len(alike)} ({alike[0]}); rename them")
     if twice:
-        listing.notes.append(f"named more than once: {len(twice)} files ({twice[0]}); the first name counts")
-    listing.sources = list(first.values())
+        notes.append(f"named more than once: {len(twice)} files ({twice[0]}); the first name counts")
+    return list(first.values()), notes
 
 
 def name_apart(

@@ -11,14 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from vivi.prepare.corpus import Corpus, open_shard, reading, shard_path
 from vivi.prepare.index import consecutive
 from vivi.prepare.places import by_shard, integers, videos_by_place
 
-# Shot durations are read from the shards; beyond this many, evenly spread ones stand for all.
-MAX_SHARDS_READ = 500
+MAX_SHARDS_READ = 500  # for the durations of shots; beyond this many, evenly spread shards stand for all
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,10 @@ class Statistics:
 
     def rows(self) -> list[tuple[str, float, float]]:
         """(quantity, mean, standard deviation)"""
-        quantities: dict[str, NDArray[Any]] = {
-            "shots per video": self.shots_per_video,
-            "shot duration (s)": self.shot_seconds,
-            "video duration (s)": self.video_seconds,
-        }
-        return [
-            (name, *((float(values.mean()), float(values.std())) if len(values) else (0.0, 0.0)))
-            for name, values in quantities.items()
-        ]
+        names = ("shots per video", "shot duration (s)", "video duration (s)")
+        columns: list[NDArray[Any]] = [self.shots_per_video, self.shot_seconds, self.video_seconds]
+        known = [values if len(values) else np.zeros(1) for values in columns]
+        return [(name, float(values.mean()), float(values.std())) for name, values in zip(names, known, strict=True)]
 
 
 def corpus_statistics(corpus: Corpus) -> Statistics:
@@ -71,9 +65,9 @@ def _shot_seconds(path: Path, videos: pa.Table) -> NDArray[np.float64]:
     starts = first.copy()
     starts[1:] = (last[:-1] + first[1:]) / 2
     starts[begins] = first[begins]
-    ends = np.append(starts[1:], 0.0)
-    ends[np.append(begins[1:], len(first)) - 1] = first[begins] + videos["seconds"].to_numpy()
-    durations: NDArray[np.float64] = ends - starts
+    durations = np.diff(starts, append=0.0)
+    ends = begins + shots - 1
+    durations[ends] = first[begins] + videos["seconds"].to_numpy() - starts[ends]
     return durations
 
 
@@ -89,9 +83,8 @@ def print_summary(path: Path, console: Console) -> None:
     corpus = Corpus(path)
     statistics = corpus_statistics(corpus)
     splits = corpus.videos.filter(pc.equal(corpus.videos["status"], "ok"))["split"].to_pylist()
-    table = Table(title=f"corpus {path}", title_justify="left")
-    for column in ("", "mean", "std"):
-        table.add_column(column, justify="left" if not column else "right")
+    numbers = Column("mean", justify="right"), Column("std", justify="right")
+    table = Table("", *numbers, title=f"corpus {path}", title_justify="left")
     for quantity, mean, std in statistics.rows():
         table.add_row(quantity, f"{mean:.1f}", f"{std:.1f}")
     console.print(table)
@@ -102,10 +95,8 @@ def print_summary(path: Path, console: Console) -> None:
     )
     skipped = skipped_by_reason(corpus)
     if skipped:
-        table = Table(title=f"{sum(map(len, skipped.values()))} skipped", title_justify="left")
-        table.add_column("videos", justify="right")
-        table.add_column("reason")
-        table.add_column("for example", overflow="fold")
+        columns = Column("videos", justify="right"), "reason", Column("for example", overflow="fold")
+        table = Table(*columns, title=f"{sum(map(len, skipped.values()))} skipped", title_justify="left")
         for reason, videos in skipped.items():
             table.add_row(str(len(videos)), reason, videos[0])
         console.print(table)
