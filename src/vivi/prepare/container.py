@@ -74,7 +74,9 @@ def _open(path: Path | str, opened: ExitStack) -> InputContainer:
         if start in (b"", b"#EXTM3U"):
             raise UnusableVideo("is a playlist" if start else "is empty (0 bytes)")
         file.seek(0)
-        container = av.open(file, "r", buffer_size=IO_BYTES, container_options=options, **ANY_METADATA)
+        container: InputContainer = av.open(
+            file, "r", buffer_size=IO_BYTES, container_options=options, **ANY_METADATA
+        )
         return opened.enter_context(container)
     except InvalidDataError:
         raise UnusableVideo("not a video, or its start is damaged") from None

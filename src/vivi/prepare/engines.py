@@ -25,7 +25,7 @@ from rich.console import Console
 from vivi.prepare.corpus import VideoRow
 from vivi.prepare.identity import UNKNOWN, identify
 from vivi.prepare.limits import STALL_SECONDS, Report, memory_limit
-from vivi.prepare.piece import PreparedVideo, VideoTask, finished_piece, prepare_video, skip
+from vivi.prepare.piece import PreparedVideo, VideoTask, finish, finished_piece, prepare_video
 from vivi.runtime.errors import UserError, check_ranges
 from vivi.runtime.machine import available_cores
 from vivi.runtime.process_pool import Died, Done, ProcessPool, Progress
@@ -137,9 +137,10 @@ def run_on_ray(tasks: Iterable[VideoTask], address: str) -> Iterator[PreparedVid
     began = time.time_ns()
     started = not ray.is_initialized()
     if started:
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            ray.init(address=address or None, **quiet)
+            ray.init(
+                address=address or None, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False
+            )
         except (ConnectionError, ValueError) as error:
             raise UserError(f"no Ray cluster at {address}: {error}") from None
     # Ray schedules, and starts a task again elsewhere when its worker or machine dies.
@@ -193,7 +194,7 @@ def run_task(task: VideoTask, report: Report | None = None) -> PreparedVideo | S
     signal.alarm(STALL_SECONDS)  # a network disk may hang at the first touch; prepare_video sets it again
     file = identify(task.source.path)
     too_large = f"needs more than {task.worker_memory:g} GB of memory (--worker-memory)"
-    with memory_limit(task.worker_memory, lambda: skip(task, too_large, file)):
+    with memory_limit(task.worker_memory, lambda: finish(task, file, too_large)):
         try:
             return prepare_video(task, report, file)
         except StorageError as error:
@@ -219,4 +220,4 @@ def _worker_died(task: VideoTask, reason: str, began: int) -> PreparedVideo:
     if prepared := finished_piece(task):
         return prepared
     file = identify(task.source.path)
-    return skip(task, reason, file if file.file_changed < began else UNKNOWN)
+    return finish(task, file if file.file_changed < began else UNKNOWN, reason)

@@ -87,6 +87,7 @@ def _test(videos: pa.Table) -> NDArray[np.uint8]:
 # How many frames a shot has, the position in the shard file of the offset of its first frame, an int32, and the
 # position that an offset of 0 means.
 _POSITIONS = pa.schema({"frames": INT32, "offsets_at": INT64, "data_at": INT64})
+_NO_POSITIONS = pa.RecordBatch.from_pylist([], _POSITIONS)
 _VIDEOS = pa.schema({"name": pa.large_string(), "shard": INT32, "test": pa.uint8(), "shots": INT64, "frames": INT64})
 
 
@@ -94,26 +95,22 @@ def build_index(corpus: Corpus) -> IndexTables:
     """Reads where the frames lie in all shards, and puts it in the order of the videos."""
     key = index_key(corpus)
     corpus = Corpus(corpus.path)  # read after the key: what was read before may be an older table
-    columns = ["video", "shots", "frames", "split", "shard", "first_row", "file_hash"]
-    videos = videos_by_place(corpus).select(columns)
+    needed = ["video", "shots", "frames", "split", "shard", "first_row", "file_hash"]
+    videos = videos_by_place(corpus).select(needed)
     shards = by_shard(videos)
     paths = [shard_path(corpus.path, number) for number in shards]
     with ThreadPoolExecutor(_THREADS) as threads:
-        positions = pa.Table.from_batches(threads.map(index_shard, paths, shards.values()), _POSITIONS)
+        positions = pa.concat_batches([_NO_POSITIONS, *threads.map(index_shard, paths, shards.values())])
     shots = integers(videos, "shots")
     videos = videos.append_column("start", pa.array(np.cumsum(shots) - shots)).sort_by("video").combine_chunks()
     shots = integers(videos, "shots")
     positions = positions.take(pa.array(consecutive(integers(videos, "start"), shots)))
-    names, shard = videos["video"].cast(pa.large_string()), integers(videos, "shard").astype(np.int32)
-    table = pa.table([names, shard, _test(videos), shots, integers(videos, "frames")], _VIDEOS)
+    names = videos["video"].cast(pa.large_string()).combine_chunks()
+    columns = integers(videos, "shard").astype(np.int32), _test(videos), shots, integers(videos, "frames")
+    table = pa.record_batch([names, *map(pa.array, columns)], _VIDEOS)
     sizes = {str(number): path.stat().st_size for number, path in zip(shards, paths, strict=True)}
     about = {"key": key, "fingerprint": _fingerprint(corpus, videos), "shards": sizes}
-    return IndexTables(_one_batch(table), _one_batch(positions), about)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+    return IndexTables(table, positions, about)
 
 
 def index_shard(path: Path, videos: pa.Table) -> pa.RecordBatch:
@@ -130,11 +127,11 @@ def index_shard(path: Path, videos: pa.Table) -> pa.RecordBatch:
     first, shots, found = integers(videos, "first_row"), integers(videos, "shots"), pa.chunked_array(names, STRING)
     if (first + shots <= len(found)).all():
         rows = pa.array(consecutive(first, shots))
-        positions = pa.Table.from_batches(batches, _POSITIONS).take(rows)
-        frames = np.add.reduceat(integers(positions, "frames"), np.cumsum(shots) - shots)
+        positions = pa.concat_batches(batches).take(rows)
+        frames = np.add.reduceat(positions["frames"].to_numpy().astype(np.int64), np.cumsum(shots) - shots)
         expected = videos["video"].take(pa.array(np.repeat(np.arange(len(videos)), shots)))
         if found.take(rows).equals(expected) and np.array_equal(frames, integers(videos, "frames")):
-            return _one_batch(positions)
+            return positions
     raise UserError(f"{path} holds other videos or frames than videos.parquet says; {REMEDY}")
 
 

@@ -56,6 +56,7 @@ class PrepareSettings:
 
     def check(self) -> None:
         """Raises a UserError for the first wrong argument."""
+        ranges: dict[str, tuple[float, float]]
         ranges = {"rate": (1e-6, 1000), "short_side": (16, 4096), "jpeg_quality": (1, 95)}
         ranges |= {"shot_threshold": (1e-6, 1), "min_shot_seconds": (0, 3600), "max_shot_seconds": (0, 1e6)}
         check_ranges(self, ranges | {"max_shot_frames": (1, 1e6), "test_fraction": (0, 1)})
@@ -108,15 +109,14 @@ def prepare_video(task: VideoTask, report: Report | None = None, file: FileIdent
     # Before it is read: a file that changes meanwhile is a changed one to the next run.
     file = file or identify(task.source.path)
     try:
-        prepared = _write_piece(task, beat, file)
+        return _write_piece(task, beat, file)
     except UnusableVideo as error:
-        return skip(task, str(error), file)
+        return finish(task, file, str(error))
     except (MemoryError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
         # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
-        return skip(task, f"decoding failed: {type(error).__name__}: {first_line(error)}", file)
+        return finish(task, file, f"decoding failed: {type(error).__name__}: {first_line(error)}")
     finally:
         signal.alarm(0)
-    return _finish(task, prepared)
 
 
 def _write_piece(task: VideoTask, beat: Report, file: FileIdentity) -> PreparedVideo:
@@ -133,25 +133,18 @@ def _write_piece(task: VideoTask, beat: Report, file: FileIdentity) -> PreparedV
         writer.commit()
     found = {name: getattr(info, name) for name in ("seconds", "width", "height", "codec")}
     found |= {"frames": writer.frames, "shots": writer.rows}
-    row = _row(task, "ok", "; ".join(info.problems), file, **found)
-    return PreparedVideo(row, writer.bytes, file_checksum(task.piece))
+    return finish(task, file, "; ".join(info.problems), (writer.bytes, file_checksum(task.piece)), **found)
 
 
-def skip(task: VideoTask, reason: str, file: FileIdentity) -> PreparedVideo:
-    """Records that a video cannot be used, and why."""
-    return _finish(task, PreparedVideo(_row(task, "skipped", reason, file)))
-
-
-def _row(
-    task: VideoTask, status: Literal["ok", "skipped"], reason: str, file: FileIdentity, **found: Any
-) -> VideoRow:
+def finish(
+    task: VideoTask, file: FileIdentity, reason: str, piece: tuple[int, int] | None = None, **found: Any
+) -> PreparedVideo:
+    """Marks a video as done: its piece is complete, with so many bytes and this checksum, or it cannot be used."""
     source = task.source
+    status: Literal["ok", "skipped"] = "skipped" if piece is None else "ok"
     split = source.split or split_by_hash(source.video, task.settings.test_fraction)
-    return VideoRow(source.video, text(source.path), status, reason, split, **found, **asdict(file))
-
-
-def _finish(task: VideoTask, prepared: PreparedVideo) -> PreparedVideo:
-    """Marks the piece as complete."""
+    row = VideoRow(source.video, text(source.path), status, reason, split, **found, **asdict(file))
+    prepared = PreparedVideo(row, *(piece or (0, 0)))
     write_checked_json(task.piece.with_suffix(".json"), asdict(prepared), sync=False)
     return prepared
 

@@ -65,7 +65,7 @@ def _shot_seconds(path: Path, videos: pa.Table) -> NDArray[np.float64]:
     starts = first.copy()
     starts[1:] = (last[:-1] + first[1:]) / 2
     starts[begins] = first[begins]
-    durations = np.diff(starts, append=0.0)
+    durations: NDArray[np.float64] = np.diff(starts, append=0.0)
     ends = begins + shots - 1
     durations[ends] = first[begins] + videos["seconds"].to_numpy() - starts[ends]
     return durations
