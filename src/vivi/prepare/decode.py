@@ -43,11 +43,7 @@ CLOCK_RESET_SECONDS = 1.0  # decoding times that jump back by more come from a r
 MAX_UNSETTLED_PACKETS = 10_000  # a decoder that gives no frame for so many of them does more than skip a few
 MAX_GROUP_PACKETS, MAX_GROUP_BYTES = 600, 32 << 20  # the most to read ahead in search of the next key frame
 MAX_PIXEL_ASPECT = 8.0  # pixels more oblong come from a damaged header
-TS_PACKET_BYTES = (
-    188,
-    192,
-    204,
-)  # of the variants of MPEG-TS, which has no duration to tell a truncated file by
+TS_PACKET_BYTES = (188, 192, 204)  # of the variants of MPEG-TS, which states no duration
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -31,6 +31,8 @@ from vivi.runtime.machine import available_cores
 from vivi.runtime.process_pool import Died, Done, ProcessPool, Progress
 from vivi.runtime.progress import ProgressLine
 from vivi.runtime.storage import StorageError
+
+Prepared = Generator[PreparedVideo, None, None]
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,7 @@ class PrepareExecution:
             check_ray(self.ray_address)
 
 
-def run(
-    tasks: Sequence[VideoTask], execution: PrepareExecution, console: Console
-) -> Generator[PreparedVideo, None, None]:
+def run(tasks: Sequence[VideoTask], execution: PrepareExecution, console: Console) -> Prepared:
     """Runs the tasks on the chosen engine, and shows how far they are."""
     with PrepareProgress(tasks, console) as progress:
         if execution.engine == "ray":
@@ -94,11 +94,9 @@ class PrepareProgress(ProgressLine):
         self.bytes += self.in_work[video][0] - bytes_before
         self.seconds += seconds - seconds_before
         elapsed, hours = max(time.monotonic() - self.started, 1e-9), self.seconds / 3600
-        line = (
-            f"{self.done}/{len(self.sizes)} videos · {self.done / elapsed:.1f} videos/s · "
-            f"{hours:.1f} h of footage, {hours / elapsed:.3f} h/s · {self.skipped} skipped"
-        )
-        self.show(self.bytes, line)
+        videos = f"{self.done}/{len(self.sizes)} videos · {self.done / elapsed:.1f} videos/s"
+        footage = f"{hours:.1f} h of footage, {hours / elapsed:.3f} h/s"
+        self.show(self.bytes, f"{videos} · {footage} · {self.skipped} skipped")
 
     def finished(self, row: VideoRow) -> None:
         """A video is prepared, or skipped."""
@@ -108,9 +106,7 @@ class PrepareProgress(ProgressLine):
         del self.in_work[row.video]
 
 
-def run_locally(
-    tasks: Iterable[VideoTask], workers: int, report: Callable[[str, float, float], None]
-) -> Iterator[PreparedVideo]:
+def run_locally(tasks: Sequence[VideoTask], workers: int, report: Callable[[str, float, float], None]) -> Prepared:
     """Runs the tasks on a pool of processes, one task per process at a time.
 
     `report(video, share of the file that is read, seconds of footage)` is called about twice a second.
@@ -130,7 +126,7 @@ def run_locally(
                 waiting.appendleft(task)
 
 
-def run_on_ray(tasks: Iterable[VideoTask], address: str) -> Iterator[PreparedVideo]:
+def run_on_ray(tasks: Sequence[VideoTask], address: str) -> Prepared:
     """Runs the tasks on a Ray cluster, or on a local one that is started if no address is given."""
     import ray
 

@@ -174,11 +174,8 @@ def file_checksum(path: Path) -> int:
 def split_into_shots(
     frames: Iterable[SampledFrame], detector: ShotDetector, cap: int, jpeg_quality: int
 ) -> Iterator[Shot]:
-    """Yields shots.
-
-    Takes longer than `cap` frames are split into shots of that length, the last two of them evenly. Never more than
-    two such shots are held, besides what the detector looks ahead.
-    """
+    """The shots of a video. Takes longer than `cap` frames are split into shots of that length, the last two of them
+    evenly. Never more than two such shots are held, besides what the detector looks ahead."""
     held: Shot = []
     first = 0  # index of the first frame held
     for frame in itertools.chain(frames, [None]):  # None: there are no more

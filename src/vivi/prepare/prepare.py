@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -34,7 +34,7 @@ from vivi.prepare.corpus import (
     write_settings,
     write_videos,
 )
-from vivi.prepare.engines import PrepareExecution, run
+from vivi.prepare.engines import Prepared, PrepareExecution, run
 from vivi.prepare.identity import UNKNOWN, identify, same_content
 from vivi.prepare.index import build_index, write_index
 from vivi.prepare.piece import PreparedVideo, PrepareSettings, VideoTask, finished_piece, piece_path
@@ -44,6 +44,7 @@ from vivi.runtime.errors import UserError
 from vivi.runtime.machine import available_cores
 from vivi.runtime.storage import StorageError, locked
 
+Rows = dict[str, VideoRow]  # of videos.parquet, by name
 IDENTIFYING_THREADS = 16  # telling whether files have changed waits for the disk far more than for a core
 
 
@@ -70,9 +71,8 @@ def prepare(
             _set_up(out, settings)
             rows, next_shard = _committed(out)
             pending = _pending(sources, rows, execution.retry_skipped, console)
-            workers = min(execution.workers or available_cores(), len(pending))
-            decode_ahead = available_cores() >= 2 * workers
-            how = settings, decode_ahead, execution.worker_memory, execution.video_minutes
+            idle_cores = available_cores() >= 2 * min(execution.workers or available_cores(), len(pending))
+            how = settings, idle_cores, execution.worker_memory, execution.video_minutes
             tasks = [VideoTask(source, str((out / "work").absolute()), *how) for source in pending]
             with closing(_prepared(tasks, execution, console)) as videos:
                 _pack_all(videos, out, rows, next_shard, round(execution.shard_megabytes * 2**20))
@@ -90,22 +90,20 @@ def _set_up(out: Path, settings: PrepareSettings) -> None:
         before = read_settings(out)
         for name, value in asdict(settings).items():
             if before.get(name) != value:
-                raise UserError(
-                    f"{out} was prepared with --{name.replace('_', '-')} {before.get(name)}, not {value}; "
-                    "use the same settings or another --out"
-                )
+                flag, remedy = f"--{name.replace('_', '-')}", "use the same settings or another --out"
+                raise UserError(f"{out} was prepared with {flag} {before.get(name)}, not {value}; {remedy}")
     elif any(not path.match("corpus.json.*.tmp") for path in out.iterdir()):
         raise UserError(f"{out} holds other files and is no corpus; choose a new or empty folder for --out")
     else:
         write_settings(out, asdict(settings))
     for folder in ("shards", "work"):
         (out / folder).mkdir(exist_ok=True)
-    for pattern in ("corpus.json.*.tmp", "videos.parquet.*.tmp", "work/*.tmp", "shards/*.tmp"):
-        for leftover in out.glob(pattern):
-            leftover.unlink(missing_ok=True)
+    patterns = ("corpus.json.*.tmp", "videos.parquet.*.tmp", "work/*.tmp", "shards/*.tmp")
+    for leftover in itertools.chain.from_iterable(map(out.glob, patterns)):
+        leftover.unlink(missing_ok=True)
 
 
-def _committed(out: Path) -> tuple[dict[str, VideoRow], int]:
+def _committed(out: Path) -> tuple[Rows, int]:
     """The videos that are safely in the corpus, by name: those in the table, and those in shards that were put in
     place after it was written. And the number of the next shard: never one that was in use, as the table may still
     name a shard that was deleted."""
@@ -118,16 +116,14 @@ def _committed(out: Path) -> tuple[dict[str, VideoRow], int]:
     return rows, max([known, *(number + 1 for number in numbers)])
 
 
-def _enter(rows: dict[str, VideoRow], new: Iterable[VideoRow]) -> None:
+def _enter(rows: Rows, new: Iterable[VideoRow]) -> None:
     """Adds rows at the end, also those of videos that had one: they were skipped before, or their files changed."""
     for row in new:
         rows.pop(row.video, None)
         rows[row.video] = row
 
 
-def _pending(
-    sources: Sequence[Source], rows: dict[str, VideoRow], retry_skipped: bool, console: Console
-) -> list[Source]:
+def _pending(sources: list[Source], rows: Rows, retry_skipped: bool, console: Console) -> list[Source]:
     """The videos still to prepare, in the order of their names, among them those whose files have changed. Of the
     others, `rows` gets the present path and time of the file."""
     named = name_apart(
@@ -167,9 +163,7 @@ def _pending(
     return pending
 
 
-def _prepared(
-    tasks: Sequence[VideoTask], execution: PrepareExecution, console: Console
-) -> Generator[PreparedVideo, None, None]:
+def _prepared(tasks: Sequence[VideoTask], execution: PrepareExecution, console: Console) -> Prepared:
     """The videos of the tasks, in any order prepared, but in their order given: each as soon as it and all before it
     are there. What an earlier run that was interrupted had finished is used."""
     there: dict[str, PreparedVideo] = {}
@@ -186,9 +180,7 @@ def _prepared(
             yield there.pop(task.source.video)
 
 
-def _pack_all(
-    videos: Iterable[PreparedVideo], out: Path, rows: dict[str, VideoRow], next_shard: int, shard_bytes: int
-) -> None:
+def _pack_all(videos: Prepared, out: Path, rows: Rows, next_shard: int, shard_bytes: int) -> None:
     """Packs the videos in their order, enters their rows, and writes the table of videos."""
     try:
         with ThreadPoolExecutor(1) as thread:

@@ -143,8 +143,6 @@ class HistogramShotDetector:
         starts = (start, max(start - self._flash, 0))
         ends = (end, min(end + self._flash, last))
         apart = min(self._distance(a, b) for a in starts for b in ends)
-        if apart <= self.threshold:
-            return
         activity = []
         if start > 0:
             activity.append(self._distance(max(start - lag, 0), start))

@@ -63,8 +63,7 @@ def list_sources(arguments: Sequence[Path]) -> tuple[list[Source], list[str]]:
         elif (other.video, other.split) != (source.video, source.split):
             twice.append(f"{other.video} and {source.video}")
     if alike:
-        why = "as their names read like other files'"
-        notes.append(f"left out, {why}: {len(alike)} ({alike[0]}); rename them")
+        notes.append(f"left out, as their names read like other files': {len(alike)} ({alike[0]}); rename them")
     if twice:
         notes.append(f"named more than once: {len(twice)} files ({twice[0]}); the first name counts")
     return list(first.values()), notes
