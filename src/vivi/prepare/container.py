@@ -18,12 +18,9 @@ from vivi.runtime.storage import Unfit, check_regular
 
 # A decoder holds up to 17 frames: about one GiB at 8K. Larger frames would break the bound on memory.
 MAX_PIXELS = 8192 * 4608
-# Smaller pictures hold nothing to learn from; they are tracking pixels and test files.
-MIN_SIDE = 16
-# Read at once; larger than FFmpeg's own 32 KiB, because every read passes through Python.
-IO_BYTES = 1 << 18
-# Formats of FFmpeg that draw text files as pictures.
-TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}
+MIN_SIDE = 16  # smaller pictures hold nothing to learn from; they are tracking pixels and test files
+IO_BYTES = 1 << 18  # read at once; more than FFmpeg's own 32 KiB, because every read passes through Python
+TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}  # in which FFmpeg draws text files as pictures
 # Metadata in any encoding must not matter; from version 19 on, PyAV has no such argument and sees to it itself.
 ANY_METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
 

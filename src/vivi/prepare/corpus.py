@@ -31,10 +31,8 @@ from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import fsync, read_file, storage, write_atomically
 
 FORMAT_VERSION = 1
-# A record batch is what a reader maps and indexes at once: small enough to skip, large enough to be few.
-BATCH_BYTES = 8 << 20
-# What to do about a damaged file of a corpus.
-REMEDY = "delete it and run the same vivi prepare again"
+BATCH_BYTES = 8 << 20  # what a reader maps and indexes at once: small enough to skip, large enough to be few
+REMEDY = "delete it and run the same vivi prepare again"  # for a damaged file of a corpus
 
 STRING, INT32, INT64, FLOAT64 = pa.string(), pa.int32(), pa.int64(), pa.float64()
 SHOT_SCHEMA = pa.schema({"video": STRING, "shot": INT32, "times": pa.list_(FLOAT64), "frames": pa.list_(pa.binary())})

@@ -37,8 +37,7 @@ from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import fsync, json_crc32
 
 FORMAT = 2
-# Reading shards waits for the disk far more than for a core, and zlib does not hold Python's lock.
-_THREADS = 8
+_THREADS = 8  # reading shards waits for the disk far more than for a core, and zlib does not hold Python's lock
 _CHUNK = 16 << 20  # bytes that a thread sums up
 _KEY = re.compile(r"[0-9a-f]{24}")
 # Older indexes, and what killed processes left, stay for a week: a run on another machine may still have them mapped.
@@ -79,9 +78,6 @@ def _fingerprint(corpus: Corpus, videos: pa.Table) -> str:
 def _test(videos: pa.Table) -> NDArray[np.uint8]:
     held_out: NDArray[np.uint8] = pc.equal(videos["split"], "test").to_numpy().astype(np.uint8)
     return held_out
-
-
-# --- from the shards ---
 
 
 # How many frames a shot has, the position in the shard file of the offset of its first frame, an int32, and the
@@ -153,9 +149,6 @@ def consecutive(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray
     numbers: NDArray[np.int64] = np.repeat(starts - (ends - counts), counts)
     numbers += np.arange(len(numbers))
     return numbers
-
-
-# --- files ---
 
 
 def write_index(corpus: Path, tables: IndexTables) -> None:

@@ -28,7 +28,7 @@ from vivi.runtime.errors import check_ranges, first_line
 from vivi.runtime.read_ahead import in_background
 from vivi.runtime.storage import read_checked_json, write_checked_json
 
-Shot = list[tuple[float, bytes]]  # the time and the JPEG file of each of its frames
+Frames = list[tuple[float, bytes]]  # the time and the JPEG file of each
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,10 @@ def file_checksum(path: Path) -> int:
 
 def split_into_shots(
     frames: Iterable[SampledFrame], detector: ShotDetector, cap: int, jpeg_quality: int
-) -> Iterator[Shot]:
+) -> Iterator[Frames]:
     """The shots of a video. Takes longer than `cap` frames are split into shots of that length, the last two of them
     evenly. Never more than two such shots are held, besides what the detector looks ahead."""
-    held: Shot = []
+    held: Frames = []
     first = 0  # index of the first frame held
     for frame in itertools.chain(frames, [None]):  # None: there are no more
         if frame is not None:
@@ -192,7 +192,7 @@ def split_into_shots(
     yield from _split_evenly(held, cap)
 
 
-def _split_evenly(take: Shot, cap: int) -> Iterator[Shot]:
+def _split_evenly(take: Frames, cap: int) -> Iterator[Frames]:
     parts = math.ceil(len(take) / cap)
     for part in range(parts):
         yield take[part * len(take) // parts : (part + 1) * len(take) // parts]

@@ -33,16 +33,14 @@ MIN_SHOT_SECONDS = 0.5
 _FADE_SECONDS = 0.8  # the longest window
 _FLASH_SECONDS = 0.2  # a flash is shorter than this
 _ACTIVITY = 0.7  # the part of the change before and after a window that is subtracted
-_STRAIGHT = 1.4  # see HistogramShotDetector._one_transition, for this and the next
-_DIP = 0.5
+_STRAIGHT, _DIP = 1.4, 0.5  # see HistogramShotDetector._one_transition
 
 _SIDE = 72  # a frame is looked at in 72 × 72 points, whatever its size
 _GRID = 3
 _BLOCKS = _GRID * _GRID
-_LUMA_BINS = 16
-_CHROMA_BINS = 12  # of red less luminance, and of blue less luminance
-_LUMA_SHARE = np.float32(1 / 3)  # of the description; less than chrominance, as it changes with the light
-_CHROMA_SHARE = np.float32(2 / 3)
+_LUMA_BINS, _CHROMA_BINS = 16, 12  # of luminance; of red less luminance, and of blue less luminance
+# Of the description; luminance has less, as it changes with the light.
+_LUMA_SHARE, _CHROMA_SHARE = np.float32(1 / 3), np.float32(2 / 3)
 _BLACK = 16  # luminance below which a point is as black as a letterbox
 _GREY = 5  # difference of a colour from luminance below which a point is grey
 _LEAST_INFORMATION = 0.25  # see distances
