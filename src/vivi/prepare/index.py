@@ -96,17 +96,17 @@ def build_index(corpus: Corpus) -> IndexTables:
     shards = by_shard(videos)
     paths = [shard_path(corpus.path, number) for number in shards]
     with ThreadPoolExecutor(_THREADS) as threads:
-        positions = pa.concat_batches([_NO_POSITIONS, *threads.map(index_shard, paths, shards.values())])
+        positions = pa.Table.from_batches(threads.map(index_shard, paths, shards.values()), _POSITIONS)
     shots = integers(videos, "shots")
     videos = videos.append_column("start", pa.array(np.cumsum(shots) - shots)).sort_by("video").combine_chunks()
     shots = integers(videos, "shots")
-    positions = positions.take(pa.array(consecutive(integers(videos, "start"), shots)))
+    positions = positions.take(pa.array(consecutive(integers(videos, "start"), shots))).combine_chunks()
     names = videos["video"].cast(pa.large_string()).combine_chunks()
     columns = integers(videos, "shard").astype(np.int32), _test(videos), shots, integers(videos, "frames")
     table = pa.record_batch([names, *map(pa.array, columns)], _VIDEOS)
     sizes = {str(number): path.stat().st_size for number, path in zip(shards, paths, strict=True)}
     about = {"key": key, "fingerprint": _fingerprint(corpus, videos), "shards": sizes}
-    return IndexTables(table, positions, about)
+    return IndexTables(table, [*positions.to_batches(), _NO_POSITIONS][0], about)
 
 
 def index_shard(path: Path, videos: pa.Table) -> pa.RecordBatch:
