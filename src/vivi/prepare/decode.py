@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 
 from vivi.prepare.container import MIN_SIDE, UnusableVideo, in_words, open_video
 from vivi.prepare.jpeg import MAX_SIDE
-from vivi.prepare.limits import Report
 from vivi.prepare.picture import Scaler, displayed_size
 
 _Packet: TypeAlias = "Packet[VideoStream]"
+Report = Callable[[float, float], None]  # of the share of a file that is read, and of the seconds of footage in it
 
 TIE = 1e-9  # frames midway between two points go to the later one; of two as near the earlier wins, despite rounding
 CLOCK_RESET_SECONDS = 1.0  # decoding times that jump back by more come from a restarted clock (joined streams)

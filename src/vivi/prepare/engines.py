@@ -10,22 +10,25 @@ import importlib.util
 import itertools
 import logging
 import os
+import resource
 import signal
 import socket
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
 from vivi.prepare.corpus import VideoRow
+from vivi.prepare.decode import Report
 from vivi.prepare.identity import UNKNOWN, identify
-from vivi.prepare.limits import STALL_SECONDS, Report, memory_limit
-from vivi.prepare.piece import PreparedVideo, VideoTask, finish, finished_piece, prepare_video
+from vivi.prepare.piece import STALL_SECONDS, PreparedVideo, VideoTask, finish, finished_piece, prepare_video
 from vivi.runtime.errors import UserError, check_ranges
 from vivi.runtime.machine import available_cores
 from vivi.runtime.process_pool import Died, Done, ProcessPool, Progress
@@ -195,6 +198,35 @@ def run_task(task: VideoTask, report: Report | None = None) -> PreparedVideo | S
             return prepare_video(task, report, file)
         except StorageError as error:
             return error
+
+
+@contextmanager
+def memory_limit(gigabytes: float, on_exceeded: Callable[[], object]) -> Iterator[None]:
+    """Ends this process, after `on_exceeded()`, as soon as it takes more memory than this, without files mapped into
+    it; only where there is /proc.
+
+    A limit that makes allocations fail (setrlimit) would not do: FFmpeg ignores some failures, and a file that asks
+    for too much then looks like one without frames.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        with suppress(OSError, ValueError):
+            while not over.wait(0.02):
+                _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+                if (int(resident) - int(shared)) * resource.getpagesize() > gigabytes * 1e9:
+                    try:
+                        on_exceeded()
+                    finally:
+                        os._exit(1)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _unless_error(result: PreparedVideo | StorageError) -> PreparedVideo:

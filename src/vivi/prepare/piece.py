@@ -11,17 +11,18 @@ import hashlib
 import itertools
 import math
 import signal
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vivi.prepare.container import UnusableVideo
 from vivi.prepare.corpus import ShotWriter, Split, VideoRow
-from vivi.prepare.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
+from vivi.prepare.decode import Report, SampledFrame, VideoInfo, sample_frames
 from vivi.prepare.identity import FileIdentity, identify
 from vivi.prepare.jpeg import encode_jpeg
-from vivi.prepare.limits import Report, heartbeat
 from vivi.prepare.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
 from vivi.prepare.sources import Source, text
 from vivi.runtime.errors import check_ranges, first_line
@@ -29,6 +30,10 @@ from vivi.runtime.read_ahead import in_background
 from vivi.runtime.storage import read_checked_json, write_checked_json
 
 Frames = list[tuple[float, bytes]]  # the time and the JPEG file of each
+# FFmpeg on a damaged file, or a network disk, may hang inside one call. A worker that makes no progress for this
+# long is killed by an alarm (SIGALRM) that it sets itself.
+STALL_SECONDS = 120
+REPORT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,25 @@ def prepare_video(task: VideoTask, report: Report | None = None, file: FileIdent
         return finish(task, file, f"decoding failed: {type(error).__name__}: {first_line(error)}")
     finally:
         signal.alarm(0)
+
+
+def heartbeat(minutes: float, report: Report | None) -> Report:
+    """To be called for every packet: sets the alarm again, enforces the time limit, and reports twice a second."""
+    next_report, deadline = 0.0, time.monotonic() + 60 * minutes
+
+    def beat(share: float, seconds: float) -> None:
+        nonlocal next_report
+        now = time.monotonic()
+        if now >= next_report:
+            signal.alarm(STALL_SECONDS)
+            next_report = now + REPORT_SECONDS
+            if report is not None:
+                report(share, seconds)
+        if now > deadline:
+            raise UnusableVideo(f"takes longer than {minutes:g} minutes (--video-minutes)")
+
+    signal.alarm(STALL_SECONDS)
+    return beat
 
 
 def _write_piece(task: VideoTask, beat: Report, file: FileIdentity) -> PreparedVideo:
