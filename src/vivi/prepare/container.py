@@ -26,7 +26,7 @@ ANY_METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 els
 
 
 class UnusableVideo(Exception):
-    """The reason, in a few words, why a file gives no frames."""
+    """The reason, in a few words, why a file, or a frame of it, gives no picture."""
 
 
 def open_video(path: Path | str, opened: ExitStack) -> tuple[InputContainer, VideoStream]:

@@ -32,8 +32,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from vivi.prepare.container import MIN_SIDE, UnusableVideo, in_words, open_video
-from vivi.prepare.jpeg import MAX_SIDE
-from vivi.prepare.picture import Scaler, displayed_size
+from vivi.prepare.picture import Scaler
 
 _Packet: TypeAlias = "Packet[VideoStream]"
 Report = Callable[[float, float], None]  # of the share of a file that is read, and of the seconds of footage in it
@@ -93,17 +92,13 @@ def sample_frames(
             for point, time, frame in decoding.nearest_frames():
                 if point <= sampled:
                     continue
-                width, height = scaler.size(frame, decoding.pixel_aspect)
-                if max(width, height) > MAX_SIDE:
-                    info.note(f"frames of {width}×{height} are longer than JPEG allows, {MAX_SIDE}")
-                    continue
                 try:
-                    image = scaler.upright_rgb(frame, decoding.pixel_aspect)
-                except FFmpegError as error:
-                    info.note(f"{frame.format.name} pictures cannot be converted: {in_words(error)}")
+                    image, full_size = scaler.upright_rgb(frame, decoding.pixel_aspect)
+                except UnusableVideo as error:
+                    info.note(str(error))
                     continue
                 if sampled < 0:
-                    info.width, info.height = displayed_size(frame, decoding.pixel_aspect)
+                    info.width, info.height = full_size
                 sampled = point
                 yield SampledFrame(time, image)
             break
