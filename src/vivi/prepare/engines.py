@@ -1,7 +1,8 @@
 """Where the videos are prepared: a pool of local processes, or a Ray cluster.
 
 An engine takes tasks and yields prepared videos, in any order. A worker that dies (its decoder crashes on a damaged
-file, or hangs and is stopped by the worker's alarm) costs its own video at most, after a second try.
+file, or hangs and is stopped by the worker's alarm, or takes too much memory) costs its own video at most, after a
+second try.
 """
 
 from __future__ import annotations
@@ -211,8 +212,8 @@ def memory_limit(gigabytes: float, on_exceeded: Callable[[], object]) -> Iterato
     over = threading.Event()
 
     def watch() -> None:
-        with suppress(OSError, ValueError):
-            while not over.wait(0.02):
+        while not over.wait(0.02):
+            with suppress(OSError, ValueError):
                 _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
                 if (int(resident) - int(shared)) * resource.getpagesize() > gigabytes * 1e9:
                     try:
