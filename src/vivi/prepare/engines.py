@@ -1,8 +1,7 @@
 """Where the videos are prepared: a pool of local processes, or a Ray cluster.
 
 An engine takes tasks and yields prepared videos, in any order. A worker that dies (its decoder crashes on a damaged
-file, or hangs and is stopped by the worker's alarm, or takes too much memory) costs its own video at most, after a
-second try.
+file, or hangs and is stopped by the worker's alarm) costs its own video at most, after a second try.
 """
 
 from __future__ import annotations
