@@ -29,7 +29,7 @@ from vivi.prepare.corpus import (
     write_settings,
     write_videos,
 )
-from vivi.prepare.index import IndexTables, build_index, consecutive, corpus_fingerprint, index_key, write_index
+from vivi.prepare.index import IndexTables, build_index, consecutive, index_key, write_index
 from vivi.runtime.errors import UserError
 
 
@@ -230,6 +230,10 @@ def test_a_shard_made_anew_is_indexed_anew(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "a" / "index", tmp_path / "b" / "index")
     corpus = make_corpus(tmp_path / "b", longer)
     assert_finds_everything(open_index(corpus), corpus)
+
+
+def corpus_fingerprint(corpus: Corpus) -> str:
+    return str(build_index(corpus).about["fingerprint"])
 
 
 def test_the_fingerprint_knows_the_videos_and_not_how_they_are_packed(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from vivi.data.index import open_index
 from vivi.prepare.corpus import Corpus, VideoRow
-from vivi.prepare.identity import FileIdentity, identify, identify_again, same_content
-from vivi.prepare.index import corpus_fingerprint
+from vivi.prepare.identity import FileIdentity, identify, same_content
+from vivi.prepare.index import build_index
 from vivi.prepare.piece import PrepareSettings, VideoTask, prepare_video
 from vivi.prepare.prepare import prepare
 from vivi.prepare.sources import Source
@@ -59,7 +59,7 @@ def test_moved_files_keep_their_place_in_the_corpus(tmp_path: Path) -> None:
 def test_an_overwritten_file_is_named_and_prepared_again(how: str, tmp_path: Path, vivi: Run) -> None:
     folder, out = cards(tmp_path, "b1", 0), tmp_path / "corpus"
     prepare([folder], out)
-    old, times = corpus_fingerprint(Corpus(out)), os.stat(folder / "clip-1.mp4")
+    old, times = fingerprint(out), os.stat(folder / "clip-1.mp4")
     write_video(tmp_path / "new.mp4", shots=2, seed=99)
     if how == "by a renamed file":
         (tmp_path / "new.mp4").rename(folder / "clip-1.mp4")
@@ -71,13 +71,17 @@ def test_an_overwritten_file_is_named_and_prepared_again(how: str, tmp_path: Pat
     assert "changed since they were prepared, now prepared again: 1 videos (clip-1.mp4)" in done.stdout
     prepare([folder], tmp_path / "fresh")
     assert shots_of(out) == shots_of(tmp_path / "fresh")
-    assert old != corpus_fingerprint(Corpus(out)) == corpus_fingerprint(Corpus(tmp_path / "fresh"))
+    assert old != fingerprint(out) == fingerprint(tmp_path / "fresh")
     # The old shots stay in their shard; nothing stumbles over them.
     durations = [sorted(corpus_statistics(Corpus(corpus)).shot_seconds) for corpus in (out, tmp_path / "fresh")]
     assert durations[0] == pytest.approx(durations[1])
     assert not verify(out, tmp_path / "page", Console(quiet=True)).what_to_do
     assert len(open_index(Corpus(out))) == 3
     assert "now prepared again" not in vivi("prepare", folder, "--out", out).stdout
+
+
+def fingerprint(corpus: Path) -> str:
+    return str(build_index(Corpus(corpus)).about["fingerprint"])
 
 
 def shots_of(corpus: Path) -> dict[str, list[tuple[list[float], list[bytes]]]]:
@@ -141,7 +145,7 @@ def test_a_hole_that_is_filled_in_place_is_noticed(tmp_path: Path) -> None:
     known = identify(str(path))
     with open(path, "r+b") as file:
         file.write(content)
-    assert not same_content(known, identify_again(str(path), known))
+    assert not same_content(known, identify(str(path), known))
 
 
 def test_a_file_that_was_touched_or_copied_is_not_prepared_again(tmp_path: Path) -> None:
@@ -194,14 +198,14 @@ def test_identities_tell_size_head_middle_and_tail(tmp_path: Path) -> None:
     content = os.urandom(500_000)
     path.write_bytes(content)
     known = identify(str(path))
-    assert identify_again(str(path), known) is known
+    assert identify(str(path), known) is known
     for place in (0, 250_000, 499_999):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        assert not same_content(known, identify_again(str(path), known))
+        assert not same_content(known, identify(str(path), known))
     path.write_bytes(content)
-    assert same_content(known, identify_again(str(path), known))
+    assert same_content(known, identify(str(path), known))
     path.write_bytes(content + b"\0")
-    assert not same_content(known, identify_again(str(path), known))
+    assert not same_content(known, identify(str(path), known))
     path.write_bytes(b"")
     assert identify(str(path)).file_hash
 
@@ -209,5 +213,5 @@ def test_identities_tell_size_head_middle_and_tail(tmp_path: Path) -> None:
 def test_what_is_no_file_has_no_identity_and_is_never_the_same(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nowhere", tmp_path / "zero\0byte"):
-        assert identify(str(path)) == identify_again(str(path), FileIdentity()) == FileIdentity()
+        assert identify(str(path)) == identify(str(path), FileIdentity()) == FileIdentity()
     assert not same_content(FileIdentity(), FileIdentity())

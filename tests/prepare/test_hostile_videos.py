@@ -172,7 +172,7 @@ def test_names_that_read_the_same_are_told_apart_or_left_out(videos: Path, tmp_p
     first = prepare([folder], tmp_path / "corpus")
     assert [row.video for row in first] == ["a\\xff.mp4"]
     assert prepare([folder], tmp_path / "corpus") == first
-    assert list_sources([folder]).notes[0].startswith("left out, as their names read like other files': 1 (")
+    assert list_sources([folder])[1][0].startswith("left out, as their names read like other files': 1 (")
 
 
 def test_a_manifest_may_hold_paths_as_bytes_and_says_what_it_names_twice(videos: Path, tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_manifest_may_hold_paths_as_bytes_and_says_what_it_names_twice(videos:
     pq.write_table(
         pa.table({"path": pa.array([path.encode()] * 2), "split": ["train", "test"]}), tmp_path / "m.parquet"
     )
-    listing = list_sources([tmp_path / "m.parquet"])
-    assert [(source.path, source.split) for source in listing.sources] == [(path, "train")]
-    assert listing.notes == ["named more than once: 1 files (a.mp4 and a.mp4); the first name counts"]
+    sources, notes = list_sources([tmp_path / "m.parquet"])
+    assert [(source.path, source.split) for source in sources] == [(path, "train")]
+    assert notes == ["named more than once: 1 files (a.mp4 and a.mp4); the first name counts"]
 
 
 def test_an_unclosed_quote_in_a_manifest_is_one_line(tmp_path: Path) -> None:

@@ -20,14 +20,14 @@ def touch(*paths: Path) -> None:
 
 
 def named(*arguments: Path, taken: dict[str, str] | None = None) -> dict[str, str]:
-    return {source.video: source.path for source in name_apart(list_sources(arguments).sources, taken or {})}
+    return {source.video: source.path for source in name_apart(list_sources(arguments)[0], taken or {})}
 
 
 def test_a_folder_is_searched_recursively_and_names_are_relative_to_it(tmp_path: Path) -> None:
     touch(tmp_path / "x.mp4", tmp_path / "deep/er/y.MKV", tmp_path / "notes.md", tmp_path / ".hidden.mp4")
-    listing = list_sources([tmp_path])
-    assert sorted(source.video for source in listing.sources) == ["deep/er/y.MKV", "x.mp4"]
-    assert listing.ignored == {".md": 1, ".mp4": 1}
+    sources, notes = list_sources([tmp_path])
+    assert sorted(source.video for source in sources) == ["deep/er/y.MKV", "x.mp4"]
+    assert notes == ["ignored 2 files that are not videos by name (1 .mp4, 1 .md)"]
 
 
 def test_a_file_is_taken_whatever_its_suffix(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
 def test_a_directory_with_a_video_name_is_reported_unless_it_holds_videos(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").mkdir()
     touch(tmp_path / "b.mp4/x.mp4")
-    problems = {source.video: source.problem for source in list_sources([tmp_path]).sources}
+    problems = {source.video: source.problem for source in list_sources([tmp_path])[0]}
     assert problems == {"a.mp4": "is a directory", "b.mp4/x.mp4": ""}
 
 
@@ -92,7 +92,7 @@ def test_file_names_that_are_not_unicode_are_spelled_out(tmp_path: Path) -> None
             file.write(b"x")
     except OSError:
         pytest.skip("the file system wants Unicode names")
-    (source,) = list_sources([tmp_path]).sources
+    (source,) = list_sources([tmp_path])[0]
     assert source.video == "caf\\xe9.mp4"
     assert os.path.exists(source.path)
 
@@ -108,7 +108,7 @@ def test_a_manifest_gives_paths_names_and_splits(tmp_path: Path, kind: str) -> N
         (tmp_path / "list.csv").write_text("\n".join(lines))
     else:
         pq.write_table(pa.table(rows), tmp_path / "list.parquet")
-    sources = list_sources([tmp_path / f"list.{kind}"]).sources
+    sources = list_sources([tmp_path / f"list.{kind}"])[0]
     assert sorted(sources, key=lambda source: source.video) == [
         Source("ex", str(tmp_path / "x.mp4"), "test"),
         Source("sub/y.mp4", str(tmp_path / "sub/y.mp4"), "train"),
@@ -123,7 +123,7 @@ def test_a_text_manifest_has_a_path_per_line(tmp_path: Path) -> None:
 
 def test_bad_rows_of_a_manifest_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,split\nx.mp4,train\n,test\ny.mp4,dev\nz.mp4\n")
-    problems = {source.video: source.problem for source in list_sources([tmp_path / "list.csv"]).sources}
+    problems = {source.video: source.problem for source in list_sources([tmp_path / "list.csv"])[0]}
     assert problems == {
         "x.mp4": "",
         "list.csv, row 3": "no path in the manifest",

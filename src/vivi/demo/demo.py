@@ -44,7 +44,9 @@ def demo(out: Path, world: SynthesizeSettings, steps: int, console: Console) -> 
         console.rule(f"{number}  train: learn from {'frames, shots and videos' if name == 'vivi' else name}")
         execution = Execution(monitor_every=max(1, steps // 6))
         train(_shortened(RECIPES[recipe], steps), DataPaths(out / "corpus"), out / name, execution, console)
-    _show_retrieval(out / "vivi", console)
+    found = [line["retrieval"] for line in read_metrics(out / "vivi") if "retrieval" in line]
+    before, after = f"{found[0]:.0%} of the time before training", f"{found[-1]:.0%} after"
+    console.print(f"a held-out frame finds another shot of its video: {before}, {after}", soft_wrap=True)
     console.rule("6  evaluate: solve the tasks with each encoder")
     encoders = {"untrained": "untrained:vivi-ex4-tiny", **{name: str(out / name) for name in TRAINED}}
     for name, encoder in encoders.items():
@@ -64,13 +66,3 @@ def _shortened(recipe: Recipe, steps: int) -> Recipe:
     batch = replace(recipe.batch, videos=SHOTS // recipe.batch.shots)
     optimiser = replace(recipe.optimiser, warmup=steps // 12, decay_at=(steps * 4 // 5,))
     return replace(recipe, steps=steps, batch=batch, optimiser=optimiser)
-
-
-def _show_retrieval(run: Path, console: Console) -> None:
-    """What changed from the untrained encoder to the trained one."""
-    found = [line["retrieval"] for line in read_metrics(run) if "retrieval" in line]
-    console.print(
-        f"a held-out frame finds another shot of its video: {found[0]:.0%} of the time before training, "
-        f"{found[-1]:.0%} after",
-        soft_wrap=True,
-    )

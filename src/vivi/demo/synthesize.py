@@ -6,10 +6,12 @@ run that was interrupted goes on where it stopped.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
+import operator
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,17 +19,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vivi.demo.tasks import TASKS, Split, task_labels, write_task_images
+from vivi.demo.tasks import SPLITS, TASKS, task_labels, write_task_images
 from vivi.demo.videos import plan_video, write_video
 from vivi.runtime.errors import UserError, check_ranges
 from vivi.runtime.machine import available_cores, children_ignore_ctrl_c
 from vivi.runtime.progress import ProgressLine
 from vivi.runtime.storage import StorageError, write_atomically
 
-# Goes up whenever the same settings give other pictures.
-FORMAT = 2
-# Task images one job draws: large enough that handing out jobs costs nothing.
-IMAGES_PER_JOB = 50
+FORMAT = 2  # goes up whenever the same settings give other pictures
+IMAGES_PER_JOB = 50  # so many that handing out jobs costs nothing
+Job = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -57,27 +58,29 @@ class SynthesizeSettings:
     workers: int = 0
     """Processes to use; 0: one for each core. Changes nothing in the files."""
 
-    def splits(self) -> list[Split]:
-        """The parts of a task, by the names of VTAB-1k's lists."""
-        return [
-            Split("train800", self.task_train),
-            Split("val200", self.task_val),
-            Split("test", self.task_test),
-        ]
+    def check(self) -> None:
+        """Fail before any work when a setting makes no sense."""
+        images = (1, 1_000_000)
+        ranges = {"videos": (0, 10_000_000), "seconds": (1, 86_400), "seed": (0, 2**63), "size": (32, 2160)}
+        ranges |= {"rate": (2, 240), "task_size": (32, 2160), "workers": (0, 4096)}
+        ranges |= {"task_train": images, "task_val": images, "task_test": images}
+        check_ranges(self, ranges)
 
-
-Job = Callable[[], None]
+    @property
+    def splits(self) -> dict[str, int]:
+        """The numbers of images of the parts of a task."""
+        return dict(zip(SPLITS, (self.task_train, self.task_val, self.task_test), strict=True))
 
 
 def synthesize(out: Path, settings: SynthesizeSettings, console: Console | None = None) -> None:
     """Write videos, true shot boundaries and tasks into `out`; keep what an earlier run finished."""
-    check_settings(settings)
+    settings.check()
     try:
         claim_folder(out, settings)
-        jobs = [*video_jobs(out, settings), *(task_jobs(out, settings) if settings.tasks else ())]
+        jobs = list(unfinished(out, settings))
         workers = min(settings.workers or available_cores(), len(jobs))
         with ProgressLine("synthesize", len(jobs), console or Console(quiet=True)) as progress:
-            for done, _ in enumerate(run_jobs(jobs, workers), start=1):
+            for done, _ in enumerate(run(jobs, workers), start=1):
                 progress.show(done, f"{done}/{len(jobs)} videos and blocks of {IMAGES_PER_JOB} task images")
         write_truth(out, settings)
         if settings.tasks:
@@ -90,23 +93,6 @@ def synthesize(out: Path, settings: SynthesizeSettings, console: Console | None 
         raise UserError(f"synthesize: a worker process was killed (out of memory?); {advice}.") from error
 
 
-def check_settings(settings: SynthesizeSettings) -> None:
-    """Fail before any work when a setting makes no sense."""
-    ranges = {
-        "videos": (0, 10_000_000),
-        "seconds": (1, 86_400),
-        "seed": (0, 2**63),
-        "size": (32, 2160),
-        "rate": (2, 240),
-        "task_size": (32, 2160),
-        "task_train": (1, 1_000_000),
-        "task_val": (1, 1_000_000),
-        "task_test": (1, 1_000_000),
-        "workers": (0, 4096),
-    }
-    check_ranges(settings, ranges)
-
-
 def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
     """Make `out` ours: new, empty, or begun with the same settings, perhaps with fewer videos."""
     record = out / "synthesize.json"
@@ -117,16 +103,13 @@ def claim_folder(out: Path, settings: SynthesizeSettings) -> None:
     if record.exists():
         try:
             before = dict(json.loads(record.read_text()))
-        except (OSError, ValueError, TypeError) as error:
+            before["videos"] = max(before["videos"], settings.videos)
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{record} cannot be read; remove {out} or choose another --out.") from error
-        differences = [
-            f"{name} {before.get(name)} there, {asked.get(name)} asked"
-            for name in sorted(asked.keys() | before.keys())
-            if before.get(name) != asked.get(name)
-            and not (name == "videos" and isinstance(before.get(name), int) and before[name] < settings.videos)
-        ]
-        if differences:
-            raise UserError(f"{out} was made with other settings ({'; '.join(differences)}); choose another --out.")
+        names = sorted(name for name in asked.keys() | before.keys() if before.get(name) != asked.get(name))
+        if names:
+            differences = "; ".join(f"{name} {before.get(name)} there, {asked.get(name)} asked" for name in names)
+            raise UserError(f"{out} was made with other settings ({differences}); choose another --out.")
     elif out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
         raise UserError(f"{out} holds other files; give --out a new or empty folder.")
     out.mkdir(parents=True, exist_ok=True)
@@ -137,40 +120,30 @@ def video_name(index: int) -> str:
     return f"video-{index:05d}.mp4"
 
 
-def video_jobs(out: Path, settings: SynthesizeSettings) -> Iterator[Job]:
-    """A job for each video that is not there yet."""
+def unfinished(out: Path, settings: SynthesizeSettings) -> Iterator[Job]:
+    """A job for each video that is not there yet, and for each block of task images, which keeps those that are."""
     for index in range(settings.videos):
         path = out / video_name(index)
         if not path.exists():
             yield partial(write_video, path, settings.seed, index, settings.seconds, settings.rate, settings.size)
+    for task, (split, images) in itertools.product(TASKS if settings.tasks else (), settings.splits.items()):
+        folder = out / "tasks" / task / "images" / split
+        folder.mkdir(parents=True, exist_ok=True)
+        for start in range(0, images, IMAGES_PER_JOB):
+            block = range(start, min(images, start + IMAGES_PER_JOB))
+            yield partial(write_task_images, folder, task, split, images, block, settings.seed, settings.task_size)
 
 
-def task_jobs(out: Path, settings: SynthesizeSettings) -> Iterator[Job]:
-    """A job for each block of task images; images that are there are kept by the job itself."""
-    for task in TASKS:
-        for split in settings.splits():
-            folder = out / "tasks" / task / "images" / split.name
-            folder.mkdir(parents=True, exist_ok=True)
-            for start in range(0, split.images, IMAGES_PER_JOB):
-                block = range(start, min(split.images, start + IMAGES_PER_JOB))
-                yield partial(write_task_images, folder, task, split, block, settings.seed, settings.task_size)
-
-
-def run_jobs(jobs: list[Job], workers: int) -> Iterator[None]:
+def run(jobs: list[Job], workers: int) -> Iterator[None]:
     """Run all jobs, in this process or in several; yields whenever one is done."""
     if workers <= 1:
-        for job in jobs:
-            yield job()
+        yield from map(operator.call, jobs)
         return
     # Spawned, not forked: the caller may hold threads (torch, rich) that do not survive a fork.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         with children_ignore_ctrl_c():  # the pool starts its processes when it is given work
-            futures = [pool.submit(job) for job in jobs]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            results = pool.map(operator.call, jobs)
+        yield from results
 
 
 def write_truth(out: Path, settings: SynthesizeSettings) -> None:
@@ -178,26 +151,22 @@ def write_truth(out: Path, settings: SynthesizeSettings) -> None:
     truth = {}
     for index in range(settings.videos):
         plan = plan_video(settings.seed, index, settings.seconds, settings.rate)
-        truth[video_name(index)] = {
-            "kind": plan.kind,
-            "seconds": round(plan.frames / settings.rate, 6),
-            "boundaries": plan.boundaries(settings.rate),
-        }
+        seconds, boundaries = round(plan.frames / settings.rate, 6), plan.boundaries(settings.rate)
+        truth[video_name(index)] = {"kind": plan.kind, "seconds": seconds, "boundaries": boundaries}
     write_text(out / "truth.json", json.dumps(truth, indent=1) + "\n")
 
 
 def write_task_lists(out: Path, settings: SynthesizeSettings) -> None:
     """Write each task's lists in the layout of VTAB-1k, and the names of its classes."""
     for task, classes in TASKS.items():
-        folder = out / "tasks" / task
         lists = {}
-        for split in settings.splits():
-            labels = enumerate(task_labels(task, split, settings.seed))
-            lists[split.name] = "".join(f"images/{split.name}/{k:06d}.jpg {label}\n" for k, label in labels)
+        for split, images in settings.splits.items():
+            labels = enumerate(task_labels(task, split, images, settings.seed))
+            lists[split] = "".join(f"images/{split}/{k:06d}.jpg {label}\n" for k, label in labels)
         lists["train800val200"] = lists["train800"] + lists["val200"]
         lists["classes"] = "".join(f"{name}\n" for name in classes)
         for name, text in lists.items():
-            write_text(folder / f"{name}.txt", text)
+            write_text(out / "tasks" / task / f"{name}.txt", text)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,30 +1,20 @@
 """Small downstream tasks of the synthetic world: labelled images in which all but the label is left to chance.
 
-Labels are dealt evenly from (seed, task, split), each image is drawn from (seed, task, split, index).
+Labels are dealt evenly from (seed, task, split), each image is drawn from (seed, task, split, index). The sizes of
+objects are half their extent, in units of the image's side.
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from vivi.demo.shapes import CLASSES
-from vivi.demo.textures import BACKGROUNDS, background, palette
-from vivi.demo.world import (
-    Body,
-    Random,
-    Scene,
-    among_litter,
-    choose_angle,
-    choose_palette,
-    draw_light,
-    draw_object,
-    render,
-)
+from vivi.demo.textures import BACKGROUNDS, background, draw_palette
+from vivi.demo.world import Body, Random, Scene, Vector, among_litter, draw_angle, draw_light, draw_sprite, render
 from vivi.runtime.storage import write_atomically
 
 # What the tasks ask: how many objects, in which cell of a grid the target is, where an object points.
@@ -38,35 +28,17 @@ TASKS: dict[str, tuple[str, ...]] = {
     "orientation": tuple(f"{360 * k // ANGLES} degrees" for k in range(ANGLES)),
     "position": tuple(f"row {k // GRID} column {k % GRID}" for k in range(GRID * GRID)),
 }
-# How images of a task differ. Sizes are half the extent of an object, in units of the image's side.
-BACKGROUND_OBJECTS, BACKGROUND_SIZE = (1, 3), (0.14, 0.26)
-COUNT_SIZE = (0.11, 0.2)
-SINGLE_SIZE = (0.25, 0.43)
-TARGET_SIZE, OTHERS, OTHERS_SIZE = (0.12, 0.18), (1, 4), (0.1, 0.18)
-UNIT = (0.08, 0.24)
-"""The size of a typical feature of the background."""
-# The stream of random numbers of the tasks; videos use 0 and 1.
-STREAM = 2
 SPLITS = ("train800", "val200", "test")
 
 
-@dataclass(frozen=True)
-class Split:
-    """A part of a task and its number of images."""
-
-    name: str
-    images: int
-
-
 def generator(seed: int, task: str, split: str, *index: int) -> Random:
-    return np.random.default_rng([seed, STREAM, list(TASKS).index(task), SPLITS.index(split), *index])
+    """A stream of random numbers of its own: those of videos have 0 and 1 in place of the 2."""
+    return np.random.default_rng([seed, 2, list(TASKS).index(task), SPLITS.index(split), *index])
 
 
-def task_labels(task: str, split: Split, seed: int) -> list[int]:
+def task_labels(task: str, split: str, images: int, seed: int) -> list[int]:
     """The labels of a split in order: as even as they can be, shuffled."""
-    labels: list[int] = (
-        generator(seed, task, split.name).permutation(np.arange(split.images) % len(TASKS[task])).tolist()
-    )
+    labels: list[int] = generator(seed, task, split).permutation(np.arange(images) % len(TASKS[task])).tolist()
     return labels
 
 
@@ -76,30 +48,29 @@ def draw_task_image(task: str, label: int, size: int, random: Random) -> Image.I
     family = str(random.choice(list(BACKGROUNDS)))
     if task == "background":
         family = list(BACKGROUNDS)[label]
-        for _ in range(random.integers(*BACKGROUND_OBJECTS, endpoint=True)):
-            bodies.append(place_object(bodies, BACKGROUND_SIZE, size, random))
+        for _ in range(random.integers(1, 4)):
+            bodies.append(place_object(bodies, (0.14, 0.26), size, random))
     elif task == "count":
         for _ in range(label + 1):
-            bodies.append(place_object(bodies, COUNT_SIZE, size, random))
+            bodies.append(place_object(bodies, (0.11, 0.2), size, random))
     elif task == "object_class":
-        bodies = [place_object([], SINGLE_SIZE, size, random, list(CLASSES)[label])]
+        bodies.append(place_object([], (0.25, 0.43), size, random, list(CLASSES)[label]))
     elif task == "orientation":
         angle = 360 / ANGLES * (label + random.uniform(-0.4, 0.4))
-        bodies = [place_object([], SINGLE_SIZE, size, random, str(random.choice(POINTING)), angle)]
-    elif task == "position":
+        bodies.append(place_object([], (0.25, 0.43), size, random, str(random.choice(POINTING)), angle))
+    else:
         row, column = divmod(label, GRID)
         spot = (np.array([column, row]) + random.uniform(0.1, 0.9, 2)) / GRID - 0.5
-        half = random.uniform(*TARGET_SIZE)
-        bodies = [body_at(spot, half, choose_angle(random), TARGET, size, random)]
-        for _ in range(random.integers(*OTHERS, endpoint=True)):
+        half = random.uniform(0.12, 0.18)
+        bodies.append(body_at(spot, half, draw_angle(random), TARGET, size, random))
+        for _ in range(random.integers(1, 5)):
             other = str(random.choice([name for name in CLASSES if name != TARGET]))
-            bodies.append(place_object(bodies, OTHERS_SIZE, size, random, other))
+            bodies.append(place_object(bodies, (0.1, 0.18), size, random, other))
         bodies = [bodies[k] for k in random.permutation(len(bodies))]
-    else:
-        raise ValueError(task)
-    canvas, unit = (round(1.05 * size),) * 2, size * random.uniform(*UNIT)
+    canvas, unit = (round(1.05 * size),) * 2, size * random.uniform(0.08, 0.24)
     scene = Scene(
-        background(family, canvas, unit, palette(choose_palette(random)), random),
+        (size, size),
+        background(family, canvas, unit, draw_palette(random), random),
         among_litter(bodies, np.array([0.5, 0.5]), size, random),
         (np.array([0.0, 0.0, 1.0]),) * 2,
         draw_light((size, size), random),
@@ -107,10 +78,10 @@ def draw_task_image(task: str, label: int, size: int, random: Random) -> Image.I
     return render(scene)
 
 
-def body_at(spot: np.ndarray, half: float, angle: float, category: str | None, size: int, random: Random) -> Body:
+def body_at(spot: Vector, half: float, angle: float, category: str | None, size: int, random: Random) -> Body:
     """A new individual of the class, or of any class, in an image of `size` pixels."""
-    pose = np.array([*spot, half, angle])
-    return Body(draw_object(category, max(24, round(2 * half * size)), random), pose, pose)
+    pose, parts = np.array([*spot, half, angle]), CLASSES[category or str(random.choice(list(CLASSES)))]
+    return Body(draw_sprite(parts, max(24, round(2 * half * size)), random), pose, pose)
 
 
 def place_object(
@@ -128,17 +99,17 @@ def place_object(
     free = np.ones(len(spots))
     for other in others:
         free = np.minimum(free, np.hypot(*(spots - other.start[:2]).T) - 0.8 * (half + other.start[2]))
-    best = int(np.argmax(free > 0)) if (free > 0).any() else int(np.argmax(free))
-    return body_at(spots[best], half, choose_angle(random) if angle is None else angle, category, size, random)
+    best = np.argmax(np.where(free > 0, 1.0, free))
+    return body_at(spots[best], half, draw_angle(random) if angle is None else angle, category, size, random)
 
 
-def write_task_images(folder: Path, task: str, split: Split, block: range, seed: int, size: int) -> None:
-    """Write the images of a block that are not there yet."""
-    labels = task_labels(task, split, seed)
+def write_task_images(folder: Path, task: str, split: str, images: int, block: range, seed: int, size: int) -> None:
+    """Write the images of a block that are not there yet, of all the images of a split."""
+    labels = task_labels(task, split, images, seed)
     for index in block:
         path = folder / f"{index:06d}.jpg"
         if not path.exists():
             file = io.BytesIO()
-            image = draw_task_image(task, labels[index], size, generator(seed, task, split.name, index))
+            image = draw_task_image(task, labels[index], size, generator(seed, task, split, index))
             image.save(file, "JPEG", quality=90)
             write_atomically(path, file.getvalue(), sync=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import colorsys
 import math
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +18,19 @@ Random = np.random.Generator
 Field = NDArray[np.float64]
 Colours = NDArray[np.float64]  # (colours, 3), 0 to 255
 
-PALETTES = 24
-"""In the whole world: few, so that different videos share their colours."""
-SATURATION = (0.3, 0.85)
-BRIGHTNESS = (0.35, 0.55, 0.75, 0.9, 1.0)
-"""Of the colours of a palette."""
-CALM = (0.15, 0.6)
-"""How far the colours of a background are drawn to their mean: it stays behind the objects."""
+PALETTES = 24  # in the whole world: few, so that different videos share their colours
 
 
-@cache
-def palette(number: int) -> Colours:
-    """The colours of palette `number`: a base hue, its relatives and contrasts."""
-    random = np.random.default_rng([1905, number])
+def draw_palette(random: Random) -> Colours:
+    """The colours of one of the palettes: a base hue, its relatives and contrasts."""
+    number = int(random.integers(PALETTES))
+    own = np.random.default_rng([1905, number])
     colours = []
-    for value in BRIGHTNESS:
-        hue = number / PALETTES + random.choice([0.0, 0.08, -0.08, 0.33, 0.5]) + random.uniform(-0.03, 0.03)
-        colours.append(colorsys.hsv_to_rgb(hue % 1.0, random.uniform(*SATURATION), value))
+    for brightness in (0.35, 0.55, 0.75, 0.9, 1.0):
+        hue = number / PALETTES + own.choice([0.0, 0.08, -0.08, 0.33, 0.5]) + own.uniform(-0.03, 0.03)
+        colours.append(colorsys.hsv_to_rgb(hue % 1.0, own.uniform(0.3, 0.85), brightness))
     # Half of the palettes run from dark to light, half jump.
-    return 255 * (random.permutation(colours) if number % 2 else np.array(colours))
+    return 255 * (own.permutation(colours) if number % 2 else np.array(colours))
 
 
 def colourise(field: Field, colours: Colours) -> Image.Image:
@@ -76,29 +69,12 @@ def object_texture(size: int, colours: Colours, random: Random) -> Image.Image:
 # --- backgrounds: fields of (height, width) pixels; `unit` is the size of a typical feature in pixels ---
 
 
-def grid(shape: tuple[int, int], unit: float) -> tuple[Field, Field]:
-    """The x and the y of every pixel, in units."""
-    y, x = np.mgrid[: shape[0], : shape[1]] / unit
-    return x, y
-
-
-def nearest_points(shape: tuple[int, int], unit: float, random: Random) -> tuple[Field, Field, NDArray[np.int64]]:
-    """For every pixel of a field of scattered points: how far the nearest and the second are, in units, and which."""
-    from scipy.spatial import cKDTree  # it takes a third of the time in which `vivi --help` answers
-
-    x, y = grid(shape, unit)
-    rows, columns = (int(side / unit) + 3 for side in shape)
-    spots = np.mgrid[:rows, :columns].reshape(2, -1).T - 1 + random.uniform(-0.35, 0.35, (rows * columns, 2))
-    distances, which = cKDTree(spots).query(np.stack([y, x], axis=-1), k=2)
-    return distances[..., 0], distances[..., 1], which[..., 0]
-
-
 def clouds(shape: tuple[int, int], unit: float, random: Random) -> Field:
     return noise(shape, (3 * unit, 3 * unit), random, octaves=4)
 
 
 def bricks(shape: tuple[int, int], unit: float, random: Random) -> Field:
-    x, y = grid(shape, unit)
+    y, x = np.mgrid[: shape[0], : shape[1]] / unit
     rise, run = random.uniform(0.6, 0.9), random.uniform(1.4, 2.0)
     row = np.floor(y / rise).astype(int)
     along = x / run + row % 2 / 2
@@ -109,15 +85,26 @@ def bricks(shape: tuple[int, int], unit: float, random: Random) -> Field:
 
 
 def waves(shape: tuple[int, int], unit: float, random: Random) -> Field:
-    x, y = grid(shape, unit)
+    y, x = np.mgrid[: shape[0], : shape[1]] / unit
     drift = noise(shape, (3 * unit, 3 * unit), random, octaves=2)
-    phase = y / random.uniform(0.6, 0.9) + 0.3 * np.sin(x * random.uniform(1.8, 3.1)) + 1.2 * drift
+    phase: Field = y / random.uniform(0.6, 0.9) + 0.3 * np.sin(x * random.uniform(1.8, 3.1)) + 1.2 * drift
     return phase % 1.0 + 0.25 * drift
 
 
 def grass(shape: tuple[int, int], unit: float, random: Random) -> Field:
     blades = noise(shape, (2 * unit, 0.22 * unit), random, octaves=1)
     return np.floor(5 * blades) + noise(shape, (unit, unit), random, octaves=2)
+
+
+def nearest_points(shape: tuple[int, int], unit: float, random: Random) -> tuple[Field, Field, NDArray[np.int64]]:
+    """For every pixel of a field of scattered points: how far the nearest and the second are, in units, and which."""
+    from scipy.spatial import cKDTree  # it takes a third of the time in which `vivi --help` answers
+
+    rows, columns = (int(side / unit) + 3 for side in shape)
+    spots = np.mgrid[:rows, :columns].reshape(2, -1).T - 1 + random.uniform(-0.35, 0.35, (rows * columns, 2))
+    pixels = np.moveaxis(np.mgrid[: shape[0], : shape[1]] / unit, 0, -1)
+    distances, which = cKDTree(spots).query(pixels, k=2)
+    return distances[..., 0], distances[..., 1], which[..., 0]
 
 
 def mosaic(shape: tuple[int, int], unit: float, random: Random) -> Field:
@@ -135,7 +122,7 @@ def bokeh(shape: tuple[int, int], unit: float, random: Random) -> Field:
 
 
 def hills(shape: tuple[int, int], unit: float, random: Random) -> Field:
-    _, y = grid(shape, unit)
+    y, _ = np.mgrid[: shape[0], : shape[1]] / unit
     field: Field = y / y.max() / 2
     for top in np.arange(0.5, y.max(), random.uniform(0.9, 1.4)):
         edge = top - 1.6 * noise((2, shape[1]), (unit, random.uniform(2, 5) * unit), random)[0]
@@ -144,26 +131,17 @@ def hills(shape: tuple[int, int], unit: float, random: Random) -> Field:
 
 
 def planks(shape: tuple[int, int], unit: float, random: Random) -> Field:
-    x, _ = grid(shape, unit)
+    _, x = np.mgrid[: shape[0], : shape[1]] / unit
     board = x / random.uniform(1.1, 1.7)
     tones = random.random(int(board.max()) + 1)[board.astype(int)]
     grain = np.sin(20 * noise(shape, (7 * unit, 1.2 * unit), random, octaves=2) + 2.4 * np.floor(board))
     return np.where(board % 1 < 0.08, -0.2, 0.5 * tones + 0.18 * grain)
 
 
-BACKGROUNDS: dict[str, Callable[[tuple[int, int], float, Random], Field]] = {
-    "bokeh": bokeh,
-    "bricks": bricks,
-    "clouds": clouds,
-    "grass": grass,
-    "hills": hills,
-    "mosaic": mosaic,
-    "planks": planks,
-    "waves": waves,
-}
+BACKGROUNDS = {draw.__name__: draw for draw in (bokeh, bricks, clouds, grass, hills, mosaic, planks, waves)}
 
 
 def background(family: str, shape: tuple[int, int], unit: float, colours: Colours, random: Random) -> Image.Image:
-    """A picture of one family of backgrounds."""
-    calm = random.uniform(*CALM)
+    """A picture of one family of backgrounds, its colours drawn to their mean: it stays behind the objects."""
+    calm = random.uniform(0.15, 0.6)
     return colourise(BACKGROUNDS[family](shape, unit, random), (1 - calm) * colours + calm * colours.mean(0))

@@ -12,46 +12,15 @@ import numpy as np
 from PIL import Image
 
 from vivi.demo.shapes import CLASSES
-from vivi.demo.textures import BACKGROUNDS, background, palette
-from vivi.demo.world import (
-    Body,
-    Random,
-    Scene,
-    among_litter,
-    choose_angle,
-    choose_palette,
-    draw_light,
-    draw_object,
-    render,
-)
+from vivi.demo.textures import BACKGROUNDS, background, draw_palette
+from vivi.demo.world import Body, Random, Scene, among_litter, draw_angle, draw_light, draw_sprite, render
 
-# The random numbers of a video: of its plan, and of what is seen in it.
-PLAN, PICTURE = 0, 1
+# How often videos have cuts only, fades as well, or flashes, which are no boundaries.
 KINDS = {"cut": 0.7, "fade": 0.2, "flash": 0.1}
-"""How often videos have cuts only, fades as well, or flashes, which are no boundaries."""
-SHOT_SECONDS = (2.0, 6.0)
-FADE_SECONDS = (0.5, 1.2)
-FADES = 0.6
-"""The share of fades among the boundaries of a video that has some."""
+# Aspect ratios as uploads have them, and how often.
 ASPECTS = {16 / 9: 0.6, 4 / 3: 0.16, 1.0: 0.12, 9 / 16: 0.12}
-"""Aspect ratios as uploads have them, and how often."""
-
-# What the shots of a video have in common: the objects and the kind of background. Everything else differs.
-OBJECTS_OF_VIDEO = (2, 4)
-OBJECTS_IN_SHOT = (1, 5)
-OBJECT_SIZE = (0.13, 0.32)
-"""Half their extent, in units of the frame's short side."""
-UNIT = (0.1, 0.2)
-"""The size of a typical feature of the background, in the same units."""
-CANVAS = 1.7
-"""How much larger than the frame the background is: the camera needs room."""
-ZOOM = ((0.85, 1.1), (1.25, 1.6))
-"""Of far and near views. They take turns, so that a cut is a change of view whatever else is drawn."""
-# What moves during a shot.
-ZOOMING = (-0.1, 0.1)
-PAN = 0.66
-"""At most this share of half the view."""
-TRAVEL, GROWTH, SPIN = (-0.45, 0.45), (0.7, 1.4), (-60.0, 60.0)
+SHORTEST, LONGEST = 2.0, 6.0  # seconds of a shot
+CANVAS = 1.7  # how much larger than the frame the background is: the camera needs room
 
 
 @dataclass(frozen=True)
@@ -83,16 +52,16 @@ class Plan:
 
 def plan_video(seed: int, index: int, seconds: float, rate: int) -> Plan:
     """Choose kind, shots, fades and flashes of a video."""
-    random = np.random.default_rng([seed, PLAN, index])
+    random = np.random.default_rng([seed, 0, index])
     frames = max(1, round(seconds * rate))
     kind = str(random.choice(list(KINDS), p=list(KINDS.values())))
     starts = [0]
-    while (start := starts[-1] + round(random.uniform(*SHOT_SECONDS) * rate)) <= frames - SHOT_SECONDS[0] * rate:
+    while (start := starts[-1] + round(random.uniform(SHORTEST, LONGEST) * rate)) <= frames - SHORTEST * rate:
         starts.append(start)
     fades = [0] * len(starts)
     for k in range(1, len(starts)):
-        if kind == "fade" and (k == 1 or random.random() < FADES):
-            fades[k] = max(2, round(random.uniform(*FADE_SECONDS) * rate))
+        if kind == "fade" and (k == 1 or random.random() < 0.6):
+            fades[k] = max(2, round(random.uniform(0.5, 1.2) * rate))
     stops = [start + fade for start, fade in zip(starts[1:], fades[1:], strict=True)] + [frames]
     shots = tuple(Shot(*shot) for shot in zip(starts, stops, fades, strict=True))
     flashes: list[int] = []
@@ -105,60 +74,47 @@ def plan_video(seed: int, index: int, seconds: float, rate: int) -> Plan:
     return Plan(kind, frames, shots, tuple(sorted(flashes)))
 
 
-@dataclass(frozen=True)
-class Theme:
-    """What the shots of a video have in common."""
-
-    sprites: list[Image.Image]
-    family: str
-    palette: int
-    unit: float
-
-
-def draw_theme(short: int, random: Random) -> Theme:
-    """A few objects of different classes and a kind of background."""
-    classes = random.permutation(list(CLASSES))[: random.integers(*OBJECTS_OF_VIDEO, endpoint=True)]
-    sprites = [draw_object(str(category), short, random) for category in classes]
-    return Theme(sprites, str(random.choice(list(BACKGROUNDS))), choose_palette(random), random.uniform(*UNIT))
-
-
-def draw_scene(theme: Theme, near: bool, size: tuple[int, int], random: Random) -> Scene:
-    """A new view of the theme: other objects in other poses, another place, another light."""
+def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -> Iterator[Scene]:
+    """The scenes of a video's shots. What they have in common is a few objects of different classes and the kind and
+    the colours of the background. Each is another view of these: other poses, another place, another light. Far and
+    near views take turns, so that a cut is a change of view whatever else is drawn."""
     short, frame = min(size), np.array(size) / min(size)
-    zoom = random.uniform(*ZOOM[near])
-    zooms = np.array([zoom, max(ZOOM[0][0], zoom + random.uniform(*ZOOMING))])
-    view = frame / 2 / zooms.min()
-    room = frame / 2 * CANVAS - view - 0.01
-    start, end = random.uniform(-room, room, (2, 2))
-    end = start + np.clip(end - start, -PAN * view, PAN * view)
-    bodies = []
-    for _ in range(random.integers(*OBJECTS_IN_SHOT, endpoint=True)):
-        # In view at the middle of the shot.
-        place, travel = (start + end) / 2 + random.uniform(-0.8, 0.8, 2) * view, random.uniform(*TRAVEL, 2)
-        half, angle = random.uniform(*OBJECT_SIZE), choose_angle(random)
-        poses = (
-            np.array([*(place - travel / 2), half, angle]),
-            np.array([*(place + travel / 2), half * random.uniform(*GROWTH), angle + random.uniform(*SPIN)]),
+    classes = random.permutation(list(CLASSES))[: random.integers(2, 5)]
+    sprites = [draw_sprite(CLASSES[str(category)], short, random) for category in classes]
+    family, colours, unit = str(random.choice(list(BACKGROUNDS))), draw_palette(random), random.uniform(0.1, 0.2)
+    for k in range(shots):
+        zoom = random.uniform(1.25, 1.6) if near == (k % 2 == 0) else random.uniform(0.85, 1.1)
+        zooms = np.array([zoom, max(0.85, zoom + random.uniform(-0.1, 0.1))])
+        view = frame / 2 / zooms.min()
+        room = frame / 2 * CANVAS - view - 0.01
+        start, end = random.uniform(-room, room, (2, 2))
+        end = start + np.clip(end - start, -0.66 * view, 0.66 * view)
+        bodies = []
+        for _ in range(random.integers(1, 6)):
+            # In view at the middle of the shot.
+            place, travel = (start + end) / 2 + random.uniform(-0.8, 0.8, 2) * view, random.uniform(-0.45, 0.45, 2)
+            half, angle = random.uniform(0.13, 0.32), draw_angle(random)
+            growth, spin = random.uniform(0.7, 1.4), random.uniform(-60.0, 60.0)
+            poses = [*(place - travel / 2), half, angle], [*(place + travel / 2), half * growth, angle + spin]
+            bodies.append(Body(sprites[random.integers(len(sprites))], *np.array(poses)))
+        canvas = round(CANVAS * size[1]), round(CANVAS * size[0])
+        yield Scene(
+            size,
+            background(family, canvas, short * unit * random.uniform(0.8, 1.25), colours, random),
+            among_litter(bodies, room + view, short, random),
+            (np.array([*start, zooms[0]]), np.array([*end, zooms[1]])),
+            draw_light(size, random),
         )
-        bodies.append(Body(theme.sprites[random.integers(len(theme.sprites))], *poses))
-    canvas, unit = (round(CANVAS * size[1]), round(CANVAS * size[0])), short * theme.unit * random.uniform(0.8, 1.25)
-    return Scene(
-        background(theme.family, canvas, unit, palette(theme.palette), random),
-        among_litter(bodies, room + view, short, random),
-        (np.array([*start, zooms[0]]), np.array([*end, zooms[1]])),
-        draw_light(size, random),
-    )
 
 
 def video_frames(seed: int, index: int, seconds: float, rate: int, short: int) -> Iterator[Image.Image]:
     """The frames of a video, in order, with a short side of `short` pixels."""
     plan = plan_video(seed, index, seconds, rate)
-    random = np.random.default_rng([seed, PICTURE, index])
+    random = np.random.default_rng([seed, 1, index])
     ratio = random.choice(list(ASPECTS), p=list(ASPECTS.values()))
     # Even numbers: half-size colour planes need them.
     size = 2 * round(short * max(1.0, ratio) / 2), 2 * round(short * max(1.0, 1 / ratio) / 2)
-    theme = draw_theme(short, random)
-    scenes = [draw_scene(theme, (k + index) % 2 == 1, size, random) for k in range(len(plan.shots))]
+    scenes = list(draw_scenes(len(plan.shots), index % 2 == 1, size, random))
 
     def frame_of(number: int, k: int) -> Image.Image:
         shot = plan.shots[number]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import stat
+import sys
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
@@ -14,31 +14,30 @@ from av.error import FFmpegError, InvalidDataError
 from av.stream import Discard, Disposition
 from av.video.stream import VideoStream
 
+from vivi.runtime.storage import Unfit, check_regular
+
 # A decoder holds up to 17 frames: about one GiB at 8K. Larger frames would break the bound on memory.
 MAX_PIXELS = 8192 * 4608
-# Smaller pictures hold nothing to learn from; they are tracking pixels and test files.
-MIN_SIDE = 16
-# Read at once; larger than FFmpeg's own 32 KiB, because every read passes through Python.
-IO_BYTES = 1 << 18
-# Formats of FFmpeg that draw text files as pictures.
-TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}
+MIN_SIDE = 16  # smaller pictures hold nothing to learn from; they are tracking pixels and test files
+IO_BYTES = 1 << 18  # read at once; more than FFmpeg's own 32 KiB, because every read passes through Python
+TEXT_FORMATS = {"tty", "bin", "xbin", "adf", "idf"}  # in which FFmpeg draws text files as pictures
 # Metadata in any encoding must not matter; from version 19 on, PyAV has no such argument and sees to it itself.
 ANY_METADATA: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
 
 
 class UnusableVideo(Exception):
-    """The reason, in a few words, why a file gives no frames."""
+    """The reason, in a few words, why a file, or a frame of it, gives no picture."""
 
 
 def open_video(path: Path | str, opened: ExitStack) -> tuple[InputContainer, VideoStream]:
     """Opens a local file for as long as `opened`; only its best video stream will be read."""
     container = _open(path, opened)
-    stream = container.streams.best("video")
+    stream, kind = container.streams.best("video"), container.format.name
     if not isinstance(stream, VideoStream) or stream.disposition & Disposition.attached_pic:
         raise UnusableVideo("no video stream" + (" (audio only)" if container.streams.audio else ""))
-    if _is_still_image(container, stream):
+    if kind == "image2" or kind.endswith("_pipe") or stream.disposition & Disposition.still_image:
         raise UnusableVideo("is a still image")
-    if container.format.name in TEXT_FORMATS:
+    if kind in TEXT_FORMATS:
         raise UnusableVideo("is a text file")
     if stream.codec_context is None:
         raise UnusableVideo("no decoder for its codec")
@@ -56,14 +55,21 @@ def open_video(path: Path | str, opened: ExitStack) -> tuple[InputContainer, Vid
 
 def _open(path: Path | str, opened: ExitStack) -> InputContainer:
     """Opens a local file, whatever its name and the encoding of its metadata, and nothing the file may point to."""
-    _check_is_file(Path(path))
+    try:
+        check_regular(Path(path), sys.maxsize)
+    except FileNotFoundError:
+        raise UnusableVideo("does not exist") from None
+    except (OSError, ValueError) as error:
+        known = "" if isinstance(error, Unfit) else "cannot be read: "
+        raise UnusableVideo(known + in_words(error)) from None
     # genpts, PyAV's default, guesses missing presentation times, and guesses wrong for H.264 in AVI.
     options = {"protocol_whitelist": "none", "fflags": "-genpts"}
     try:
         # FFmpeg would take some names for URLs or patterns; a Python file has no such surprises.
         file = opened.enter_context(FileIO(str(path)))
-        if file.read(7) == b"#EXTM3U":
-            raise UnusableVideo("is a playlist")
+        start = file.read(7)
+        if start in (b"", b"#EXTM3U"):
+            raise UnusableVideo("is a playlist" if start else "is empty (0 bytes)")
         file.seek(0)
         container: InputContainer = av.open(
             file, "r", buffer_size=IO_BYTES, container_options=options, **ANY_METADATA
@@ -75,26 +81,5 @@ def _open(path: Path | str, opened: ExitStack) -> InputContainer:
         raise UnusableVideo(f"cannot be opened: {in_words(error)}") from None
 
 
-def _check_is_file(path: Path) -> None:
-    """Names the common cases; FFmpeg would call most of them invalid data."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise UnusableVideo("does not exist") from None
-    except (OSError, ValueError) as error:
-        raise UnusableVideo(f"cannot be read: {in_words(error)}") from None
-    if stat.S_ISDIR(found.st_mode):
-        raise UnusableVideo("is a directory")
-    if not stat.S_ISREG(found.st_mode):
-        raise UnusableVideo("is not a regular file")
-    if found.st_size == 0:
-        raise UnusableVideo("is empty (0 bytes)")
-
-
 def in_words(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()
-
-
-def _is_still_image(container: InputContainer, stream: VideoStream) -> bool:
-    name = container.format.name
-    return name == "image2" or name.endswith("_pipe") or bool(stream.disposition & Disposition.still_image)

@@ -31,38 +31,16 @@ from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import fsync, read_file, storage, write_atomically
 
 FORMAT_VERSION = 1
-# A record batch is what a reader maps and indexes at once: small enough to skip, large enough to be few.
-BATCH_BYTES = 8 << 20
-# What to do about a damaged file of a corpus.
-REMEDY = "delete it and run the same vivi prepare again"
+BATCH_BYTES = 8 << 20  # what a reader maps and indexes at once: small enough to skip, large enough to be few
+REMEDY = "delete it and run the same vivi prepare again"  # for a damaged file of a corpus
 
-SHOT_SCHEMA = pa.schema(
-    [
-        ("video", pa.string()),
-        ("shot", pa.int32()),
-        ("times", pa.list_(pa.float64())),
-        ("frames", pa.list_(pa.binary())),
-    ]
-)
+STRING, INT32, INT64, FLOAT64 = pa.string(), pa.int32(), pa.int64(), pa.float64()
+SHOT_SCHEMA = pa.schema({"video": STRING, "shot": INT32, "times": pa.list_(FLOAT64), "frames": pa.list_(pa.binary())})
 VIDEO_SCHEMA = pa.schema(
-    [
-        ("video", pa.string()),
-        ("path", pa.string()),
-        ("status", pa.string()),
-        ("reason", pa.string()),
-        ("seconds", pa.float64()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("codec", pa.string()),
-        ("frames", pa.int32()),
-        ("shots", pa.int32()),
-        ("shard", pa.int32()),
-        ("first_row", pa.int64()),
-        ("split", pa.string()),
-        ("file_bytes", pa.int64()),
-        ("file_changed", pa.int64()),
-        ("file_hash", pa.string()),
-    ]
+    {"video": STRING, "path": STRING, "status": STRING, "reason": STRING}
+    | {"seconds": FLOAT64, "width": INT32, "height": INT32, "codec": STRING}
+    | {"frames": INT32, "shots": INT32, "shard": INT32, "first_row": INT64, "split": STRING}
+    | {"file_bytes": INT64, "file_changed": INT64, "file_hash": STRING}
 )
 Split = Literal["train", "test"]
 
@@ -76,7 +54,7 @@ def reading(path: Path, expected: str = "a shard") -> Iterator[None]:
         raise UserError(f"{path} is missing; run the same vivi prepare again to make it anew") from None
     except PermissionError:
         raise UserError(f"{path} may not be read; change its permissions") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, pa.ArrowException) as error:
         raise UserError(f"{path} is damaged or not {expected} ({first_line(error)}); {REMEDY}") from None
 
 
@@ -113,14 +91,13 @@ class ShotWriter:
     def __init__(self, path: Path, videos: Sequence[VideoRow] = ()) -> None:
         self.path = path
         self.temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        self.bytes = 0
-        self.rows = 0
-        self.frames = 0
+        self.bytes = self.rows = self.frames = self._pending_bytes = 0
         self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
         with storage(path):
             self._sink = pa.OSFile(str(self.temporary), "wb")
-            self._writer = pa.ipc.new_file(self._sink, _with_videos(videos))
+            content = json.dumps([asdict(row) for row in videos])
+            metadata = {"videos": content, "videos_crc32": f"{zlib.crc32(content.encode()):08x}"}
+            self._writer = pa.ipc.new_file(self._sink, SHOT_SCHEMA.with_metadata(metadata))
 
     def add(self, video: str, shot: int, times: Sequence[float], frames: Sequence[bytes]) -> None:
         """Adds one shot; its frames are JPEG files."""
@@ -160,14 +137,8 @@ class ShotWriter:
 
     def __exit__(self, *_: object) -> None:
         """Leaves nothing behind unless committed."""
-        if not self._sink.closed:
-            self._sink.close()
+        self._sink.close()
         self.temporary.unlink(missing_ok=True)
-
-
-def _with_videos(videos: Sequence[VideoRow]) -> pa.Schema:
-    content = json.dumps([asdict(row) for row in videos])
-    return SHOT_SCHEMA.with_metadata({"videos": content, "videos_crc32": f"{zlib.crc32(content.encode()):08x}"})
 
 
 def shard_path(corpus: Path, shard: int) -> Path:
@@ -176,8 +147,7 @@ def shard_path(corpus: Path, shard: int) -> Path:
 
 def shard_numbers(corpus: Path) -> list[int]:
     """The shards that are in place, complete ones only."""
-    names = (Path(name) for name in os.listdir(corpus / "shards"))
-    return sorted(int(name.stem) for name in names if name.suffix == ".arrow" and name.stem.isdigit())
+    return sorted(int(path.stem) for path in (corpus / "shards").glob("*.arrow") if path.stem.isdigit())
 
 
 def open_shard(path: Path, columns: Sequence[str] = tuple(SHOT_SCHEMA.names)) -> pa.RecordBatchFileReader:
@@ -192,7 +162,7 @@ def shard_videos(path: Path) -> list[VideoRow]:
     metadata = open_shard(path).schema.metadata or {}
     content, crc32 = metadata.get(b"videos", b"[]"), metadata.get(b"videos_crc32")
     with reading(path):
-        if crc32 is not None and crc32 != b"%08x" % zlib.crc32(content):
+        if crc32 not in (None, b"%08x" % zlib.crc32(content)):
             raise ValueError("its list of videos does not match its checksum")
         return [VideoRow(**row) for row in json.loads(content)]
 
@@ -201,8 +171,8 @@ def write_videos(corpus: Path, rows: Sequence[VideoRow], next_shard: int | None 
     """Writes videos.parquet. It knows of all shards below `next_shard`, by default of those that rows name: one of
     them that no row names holds nothing of use any more."""
     table = videos_table(rows)
-    next_shard = _next_shard(rows) if next_shard is None else next_shard
-    metadata = {"next_shard": str(next_shard), "crc32": f"{_table_checksum(table):08x}"}
+    known = _behind_all(rows) if next_shard is None else next_shard
+    metadata = {"next_shard": str(known), "crc32": f"{_checksum(table):08x}"}
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
     write_atomically(corpus / "videos.parquet", sink.getvalue().to_pybytes())
@@ -212,14 +182,14 @@ def known_shards(corpus: Path, rows: Sequence[VideoRow]) -> int:
     """The number of the first shard that videos.parquet, with these rows, does not know of."""
     path = corpus / "videos.parquet"
     number = (pq.read_schema(path).metadata or {}).get(b"next_shard") if path.exists() else None
-    return int(number) if number is not None else _next_shard(rows)
+    return int(number or _behind_all(rows))
 
 
-def _next_shard(rows: Sequence[VideoRow]) -> int:
+def _behind_all(rows: Sequence[VideoRow]) -> int:
     return 1 + max((row.shard for row in rows if row.shard is not None), default=-1)
 
 
-def _table_checksum(table: pa.Table) -> int:
+def _checksum(table: pa.Table) -> int:
     """The CRC-32 of the values in a table, however a file holds them."""
     value = 0
     for column in table.columns:
@@ -231,13 +201,10 @@ def _table_checksum(table: pa.Table) -> int:
 
 def concatenated(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """The strings of a column as one array of bytes, and where each begins."""
-    strings = pa.concat_arrays(column.cast(pa.large_binary()).chunks or [pa.array([], pa.large_binary())])
+    strings = column.cast(pa.large_binary()).combine_chunks()
     _, offsets, data = strings.buffers()
-    if not len(strings):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
     begins = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
-    content = np.frombuffer(data, np.uint8)[begins[0] : begins[-1]] if data else np.zeros(0, np.uint8)
-    return begins - begins[0], content
+    return begins - begins[0], np.frombuffer(data or b"", np.uint8)[begins[0] : begins[-1]]
 
 
 def videos_table(rows: Sequence[VideoRow]) -> pa.Table:
@@ -257,17 +224,17 @@ def read_videos(corpus: Path) -> list[VideoRow]:
 def _read_table(path: Path) -> pa.Table:
     with reading(path, "ours"):
         table = pq.read_table(path)
-        metadata = table.schema.metadata or {}
+        crc32 = (table.schema.metadata or {}).get(b"crc32")
         for name, unknown in (("file_bytes", 0), ("file_changed", 0), ("file_hash", "")):
             if name not in table.column_names:  # of an older corpus
                 table = table.append_column(name, pa.array([unknown] * len(table), VIDEO_SCHEMA.field(name).type))
         table = table.select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA)
-        if b"crc32" in metadata and metadata[b"crc32"] != b"%08x" % _table_checksum(table):
+        if crc32 not in (None, b"%08x" % _checksum(table)):
             raise ValueError("it does not match its checksum")
         for name, allowed in (("status", ["ok", "skipped"]), ("split", ["train", "test"])):
             if not pc.all(pc.is_in(table[name], pa.array(allowed)), min_count=0).as_py():
                 raise ValueError(f"a video whose {name} is neither {' nor '.join(allowed)}")
-        return table.replace_schema_metadata(metadata)
+        return table
 
 
 @dataclass(frozen=True)
@@ -294,35 +261,21 @@ class Corpus:
         """videos.parquet, read at the first access: of millions of videos that takes seconds."""
         return _read_table(self.path / "videos.parquet")
 
-    def table_identity(self) -> list[Any]:
-        """What tells videos.parquet from another: the checksum it carries, or its size and time in older corpora."""
-        path = self.path / "videos.parquet"
-        with reading(path, "ours"):
-            crc32, status = (pq.read_schema(path).metadata or {}).get(b"crc32"), path.stat()
-        return [crc32.decode()] if crc32 is not None else [status.st_size, status.st_mtime_ns]
-
     def shots(self, video: dict[str, Any]) -> Iterator[Shot]:
         """The shots of a video, given as a row of `videos`, in order; none of a skipped one."""
-        for batch in self._batches(video, SHOT_SCHEMA.names):
-            for shot in batch.to_pylist():
-                yield Shot(**shot)
+        for batch in self._rows(video, SHOT_SCHEMA.names):
+            yield from (Shot(**shot) for shot in batch.to_pylist())
 
     def times(self, video: dict[str, Any]) -> list[list[float]]:
         """The times of the frames of each of its shots; the frames themselves stay on the disk."""
-        return [times for batch in self._batches(video, ["times"]) for times in batch.column("times").to_pylist()]
+        return [times for batch in self._rows(video, ["times"]) for times in batch["times"].to_pylist()]
 
-    def _batches(self, video: dict[str, Any], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a video, batch by batch."""
+    def _rows(self, video: dict[str, Any], columns: Sequence[str]) -> list[pa.RecordBatch]:
+        """The rows of a video in its shard, which stays on the disk."""
         if video["shard"] is None:
-            return
-        reader = open_shard(shard_path(self.path, video["shard"]), columns)
-        start, end = video["first_row"], video["first_row"] + video["shots"]
-        first = 0  # row of the batch
-        for index in range(reader.num_record_batches):
-            batch = reader.get_batch(index)
-            if start < first + batch.num_rows and first < end:
-                yield batch.slice(max(start - first, 0), end - max(start, first))
-            first += batch.num_rows
+            return []
+        shard = open_shard(shard_path(self.path, video["shard"]), columns).read_all()
+        return list(shard.slice(video["first_row"], video["shots"]).to_batches())
 
 
 def read_settings(corpus: Path) -> dict[str, Any]:
@@ -330,16 +283,10 @@ def read_settings(corpus: Path) -> dict[str, Any]:
     path = corpus / "corpus.json"
     try:
         settings = json.loads(read_file(path))
-    except NotADirectoryError:
-        raise UserError(f"{corpus} is a file: give the folder that vivi prepare made") from None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{corpus} is no corpus: it has no corpus.json; make one with vivi prepare") from None
-    except PermissionError:
-        raise UserError(f"{path} may not be read; change its permissions") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path} cannot be read ({first_line(error)}); is {corpus} a corpus made by vivi prepare?"
-        ) from None
+        raise UserError(f"{path} cannot be read ({first_line(error)}); did vivi prepare make it?") from None
     version = settings.get("format_version") if isinstance(settings, dict) else None
     if version != FORMAT_VERSION:
         raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")

@@ -14,6 +14,7 @@ that point on.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -31,32 +32,25 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from vivi.prepare.container import MIN_SIDE, UnusableVideo, in_words, open_video
-from vivi.prepare.jpeg import MAX_SIDE
-from vivi.prepare.picture import Scaler, displayed_size
+from vivi.prepare.picture import Scaler
 
-# Frames midway between two points go to the later one, and of two as near the earlier wins, despite rounding.
-TIE = 1e-9
-# Decoding times that jump back by more than this come from a restarted clock (joined streams).
-CLOCK_RESET_SECONDS = 1.0
-# A decoder that reads this many packets without giving a frame for any of them does more than skip a few.
-MAX_UNSETTLED_PACKETS = 10_000
-# The most packets and bytes to read ahead in search of the next key frame.
-MAX_GROUP_PACKETS = 600
-MAX_GROUP_BYTES = 32 << 20
-# Pixels more oblong than this come from a damaged header.
-MAX_PIXEL_ASPECT = 8.0
-# Of the three variants of MPEG-TS; it states no duration that would tell a truncated file.
-TS_PACKET_BYTES = (188, 192, 204)
+_Packet: TypeAlias = "Packet[VideoStream]"
+Report = Callable[[float, float], None]  # of the share of a file that is read, and of the seconds of footage in it
+
+TIE = 1e-9  # frames midway between two points go to the later one; of two as near the earlier wins, despite rounding
+CLOCK_RESET_SECONDS = 1.0  # decoding times that jump back by more come from a restarted clock (joined streams)
+MAX_UNSETTLED_PACKETS = 10_000  # a decoder that gives no frame for so many of them does more than skip a few
+MAX_GROUP_PACKETS, MAX_GROUP_BYTES = 600, 32 << 20  # the most to read ahead in search of the next key frame
+MAX_PIXEL_ASPECT = 8.0  # pixels more oblong come from a damaged header
+TS_PACKET_BYTES = (188, 192, 204)  # of the variants of MPEG-TS, which states no duration
 
 
 @dataclass(frozen=True)
 class SampledFrame:
     """One frame of the time grid."""
 
-    time: float
-    """True presentation time in seconds."""
-    image: NDArray[np.uint8]
-    """RGB, upright, with square pixels: (height, width, 3)."""
+    time: float  # true presentation time in seconds
+    image: NDArray[np.uint8]  # RGB, upright, with square pixels: (height, width, 3)
 
 
 @dataclass
@@ -64,12 +58,10 @@ class VideoInfo:
     """What a pass over the file learned; complete once its frames are read."""
 
     codec: str = ""
-    width: int = 0
-    """Of the picture as displayed: upright, with square pixels."""
+    width: int = 0  # of the picture as displayed: upright, with square pixels
     height: int = 0
     seconds: float = 0.0
-    problems: list[str] = field(default_factory=list)
-    """What went wrong without making the file unusable."""
+    problems: list[str] = field(default_factory=list)  # what went wrong without making the file unusable
 
     def note(self, problem: str) -> None:
         if problem not in self.problems:
@@ -82,79 +74,66 @@ def sample_frames(
     short_side: int = 256,
     exact: bool = False,
     info: VideoInfo | None = None,
-    heartbeat: Callable[[float, float], None] = lambda share, seconds: None,
+    heartbeat: Report = lambda share, seconds: None,
 ) -> Generator[SampledFrame, None, None]:
     """Yields the frames of the time grid in order and fills `info`; raises UnusableVideo if there are none.
 
     Frames are scaled down to a short side of `short_side`; smaller ones are never blown up. `heartbeat` is called
     for every packet with the share of the file that was read and the seconds of footage in it.
     """
-    info = info if info is not None else VideoInfo()
+    info = info or VideoInfo()
     scaler = Scaler(short_side)
     sampled = -1  # the last grid point that was yielded
     skip_until = -math.inf if exact else math.inf
     while True:
+        info.problems = []
         decoding = _Pass(path, rate, skip_until, info, heartbeat)
         try:
             for point, time, frame in decoding.nearest_frames():
                 if point <= sampled:
                     continue
-                width, height = scaler.size(frame, decoding.pixel_aspect)
-                if max(width, height) > MAX_SIDE:
-                    info.note(f"frames of {width}×{height} are longer than JPEG allows, {MAX_SIDE}")
-                    continue
                 try:
-                    image = scaler.upright_rgb(frame, decoding.pixel_aspect)
-                except FFmpegError as error:
-                    info.note(f"{frame.format.name} pictures cannot be converted: {in_words(error)}")
+                    image, full_size = scaler.upright_rgb(frame, decoding.pixel_aspect)
+                except UnusableVideo as error:
+                    info.note(str(error))
                     continue
                 if sampled < 0:
-                    info.width, info.height = displayed_size(frame, decoding.pixel_aspect)
+                    info.width, info.height = full_size
                 sampled = point
                 yield SampledFrame(time, image)
             break
         except _ReferenceFramesTooSparse as sparse:
-            skip_until = sparse.after
+            (skip_until,) = sparse.args
     if sampled < 0:
         raise UnusableVideo("; ".join(["no frame could be decoded", *info.problems]))
 
 
-_Packet: TypeAlias = "Packet[VideoStream]"
-
-
 class _ReferenceFramesTooSparse(Exception):
-    """After this time, frames that no other frame refers to are needed, too."""
-
-    def __init__(self, after: float) -> None:
-        self.after = after
+    """After the time that it holds, frames that no other frame refers to are needed, too."""
 
 
+@dataclass
 class _Pass:
     """One pass of the decoder over the file."""
 
-    def __init__(
-        self,
-        path: Path | str,
-        rate: float,
-        skip_until: float,
-        info: VideoInfo,
-        heartbeat: Callable[[float, float], None],
-    ) -> None:
-        self.path = path
-        self.rate = rate
-        self.skip_until = skip_until  # up to this time, frames that no other refers to are not decoded
-        self.watching = skip_until == math.inf  # for grid points that this leaves empty
-        self.info = info
-        self.heartbeat = heartbeat
-        self.pixel_aspect = 1.0
-        self.time_base = (1, av.time_base)  # seconds of one tick of the stream's clock, as a fraction
-        self.period = 0.04  # seconds between frames, for streams that do not say when to show them
-        self.start = math.nan  # time of the first frame
-        self.latest = -math.inf  # time of the latest frame
-        self.awaited = -math.inf  # time of the key frame for which packets were left out
-        self.end = -math.inf  # of the footage: when its last frame is over
-        self.unsettled: list[float] = []  # heap: times of packets past the grid point that is being filled
-        info.problems = []
+    path: Path | str
+    rate: float
+    skip_until: float  # up to this time, frames that no other refers to are not decoded
+    info: VideoInfo
+    heartbeat: Report
+    pixel_aspect: float = 1.0
+    time_base: tuple[int, int] = (1, av.time_base)  # seconds of one tick of the stream's clock, as a fraction
+    period: float = 0.04  # seconds between frames, for streams that do not say when to show them
+    start: float = math.nan  # time of the first frame
+    latest: float = -math.inf  # time of the latest frame
+    awaited: float = -math.inf  # time of the key frame for which packets were left out
+    end: float = -math.inf  # of the footage: when its last frame is over
+    unsettled: list[float] = field(default_factory=list)  # heap: times of packets past the grid point in work
+
+    @property
+    def watching(self) -> bool:
+        """Whether frames are skipped to the end, which may leave points empty that the file has frames for."""
+        return self.skip_until == math.inf
 
     def nearest_frames(self) -> Iterator[tuple[int, float, VideoFrame]]:
         """Yields (grid point, time, frame) for every grid point that has a frame."""
@@ -199,7 +178,6 @@ class _Pass:
 
     def _frames_in_order(self) -> Iterator[tuple[float, VideoFrame]]:
         """Yields (time, frame) with times that increase."""
-        last = -math.inf
         stamped, unstamped = 0.0, 0  # the last time the file gave, and the frames since
         for frame in self._decoded():
             stamp = frame.pts if frame.pts is not None else frame.dts
@@ -209,16 +187,16 @@ class _Pass:
             elif not self.watching:
                 time = stamped + unstamped * self.period
                 unstamped += 1
-            elif math.isfinite(last):
+            elif math.isfinite(self.latest):
                 continue  # where only decoding times are stored, the frames of the last flush have none
             else:
                 raise _ReferenceFramesTooSparse(-math.inf)  # no times at all: only counting every frame gives them
             if time < self.awaited:
                 continue  # leads up to a key frame from frames that were left out
-            if last < self.awaited < time:
-                raise _ReferenceFramesTooSparse(last)  # the key frame is damaged, or only the start of a refresh
-            if time > last:
-                last = self.latest = time
+            if self.latest < self.awaited < time:  # the key frame is damaged, or only the start of a refresh
+                raise _ReferenceFramesTooSparse(self.latest)
+            if time > self.latest:
+                self.latest = time
                 self.end = max(self.end, time + self._seconds(frame.duration or 0))
                 yield time, frame
 
@@ -230,15 +208,15 @@ class _Pass:
             self._set_up(stream)
             size = max(container.size or 0, 1)
             packets = self._packets(container, stream, size)
-            for packet in self._needed(packets, stream) if self.watching else packets:
+            needed = self._needed(packets, stream) if self.watching else packets
+            for packet in itertools.chain(needed, [None]):  # None: the decoder gives what it still holds
                 try:
                     frames = stream.decode(packet)
                 except FFmpegError:
                     damaged += 1
                     continue
                 if packet is not None:
-                    self._extend(packet)
-                    self._watch(packet)
+                    self._note([packet])
                 for frame in frames:
                     if frame.is_corrupt or min(frame.width, frame.height) < MIN_SIDE:
                         damaged += 1
@@ -247,103 +225,6 @@ class _Pass:
             self._compare_with_header(container, stream, size)
         if damaged:
             self.info.note(f"{damaged} damaged frames left out")
-
-    def _compare_with_header(self, container: InputContainer, stream: VideoStream, size: int) -> None:
-        """Notes what the file promises and does not hold: the sign of a truncated one."""
-        # FFmpeg shortens the duration of a truncated AVI; its number of frames still tells.
-        promised = max(
-            (container.duration or 0) / av.time_base, float(stream.frames / (stream.average_rate or math.inf))
-        )
-        found = self.end - self.start
-        if promised - found > max(2.0, 0.1 * promised):
-            self.info.note(f"the header says {promised:.1f} s, the frames end after {found:.1f} s")
-        elif container.format.name == "mpegts" and all(size % length for length in TS_PACKET_BYTES):
-            self.info.note("the file ends within a packet")
-
-    def _needed(self, packets: Iterator[_Packet | None], stream: VideoStream) -> Iterator[_Packet | None]:
-        """Leaves out packets that lie before a key frame which is nearer to the next grid point than all of them."""
-        skipped = False
-        for group, next_key_time in self._groups(packets):
-            for index, packet in enumerate(group):
-                if next_key_time <= self._next_point_time():
-                    self._skip(group[index:])
-                    skipped = True
-                    break
-                if skipped:
-                    stream.codec_context.flush_buffers()  # as after a seek: the frames before are missing
-                    self.awaited = self._seconds(packet.pts or 0)
-                    skipped = False
-                yield packet
-        yield None
-
-    def _groups(self, packets: Iterator[_Packet | None]) -> Iterator[tuple[list[_Packet], float]]:
-        """Yields the packets from each key frame to the next, with the time of that next one (inf: not known)."""
-        group: list[_Packet] = []
-        size = 0
-        for packet in packets:
-            if packet is None or packet.is_keyframe:
-                yield group, self._seconds(packet.pts) if packet and packet.pts is not None else math.inf
-                group, size = [], 0
-            elif len(group) >= MAX_GROUP_PACKETS or size >= MAX_GROUP_BYTES:
-                yield group, math.inf
-                group, size = [], 0
-            if packet is not None:
-                group.append(packet)
-                size += packet.size
-
-    def _next_point_time(self) -> float:
-        """The first grid point that the frames so far do not reach."""
-        if math.isnan(self.start):
-            return -math.inf
-        return self.start + (math.floor((self.latest - self.start) * self.rate + TIE) + 1) / self.rate
-
-    def _skip(self, packets: list[_Packet]) -> None:
-        for packet in packets:
-            self._extend(packet)
-        self._watch(max(packets, key=lambda packet: packet.pts or 0))  # the one nearest to the key frame
-
-    def _packets(self, container: InputContainer, stream: VideoStream, size: int) -> Iterator[_Packet | None]:
-        """Yields packets on one clock, even where the file's restarts, then None, to flush the decoder."""
-        skipping = not self.watching
-        last: int | None = None  # decoding time of the packet before
-        offset = 0
-        packets = container.demux(stream)
-        while True:
-            try:
-                packet = next(packets, None)
-            except (FFmpegError, OSError) as error:
-                self.info.note(f"reading broke off: {in_words(error)}")
-                break
-            if packet is None:
-                break
-            if packet.size == 0:
-                continue  # a gap in AVI; the decoder would take it for the end
-            if packet.dts is not None:
-                if last is not None and self._seconds(packet.dts + offset - last) < -CLOCK_RESET_SECONDS:
-                    offset = last + (packet.duration or round(self.period / self._seconds(1))) - packet.dts
-                last = packet.dts + offset
-            if offset:
-                packet.dts = _shifted(packet.dts, offset)
-                packet.pts = _shifted(packet.pts, offset)
-            if skipping and (packet.pts is None or self._seconds(packet.pts) >= self.skip_until):
-                skipping = False
-                stream.codec_context.skip_frame = "DEFAULT"
-            self.heartbeat((packet.pos or 0) / size, max(0.0, self.end - self.start))
-            yield packet
-        yield None
-
-    def _extend(self, packet: _Packet) -> None:
-        """Notes how far the footage reaches."""
-        if packet.pts is not None and not packet.is_discard:
-            self.end = max(self.end, self._seconds(packet.pts + (packet.duration or 0)))
-
-    def _watch(self, packet: _Packet) -> None:
-        """Notes that the file has a frame at this time, whether or not the decoder gives it."""
-        stamp = packet.pts if packet.pts is not None else packet.dts
-        if self.watching and stamp is not None and not packet.is_discard:
-            heapq.heappush(self.unsettled, self._seconds(stamp))
-            if len(self.unsettled) > MAX_UNSETTLED_PACKETS:
-                raise _ReferenceFramesTooSparse(-math.inf)
 
     def _set_up(self, stream: VideoStream) -> None:
         """Tells the decoder what to skip, and learns what the stream says of itself."""
@@ -358,6 +239,93 @@ class _Pass:
             self.time_base = stream.time_base.numerator, stream.time_base.denominator
         self.period = float(1 / (stream.guessed_rate or 25))
         self.info.codec = stream.codec_context.codec.canonical_name
+
+    def _compare_with_header(self, container: InputContainer, stream: VideoStream, size: int) -> None:
+        """Notes what the file promises and does not hold: the sign of a truncated one."""
+        # FFmpeg shortens the duration of a truncated AVI; its number of frames still tells.
+        promised = max(
+            (container.duration or 0) / av.time_base, float(stream.frames / (stream.average_rate or math.inf))
+        )
+        found = self.end - self.start
+        if promised - found > max(2.0, 0.1 * promised):
+            self.info.note(f"the header says {promised:.1f} s, the frames end after {found:.1f} s")
+        elif container.format.name == "mpegts" and all(size % length for length in TS_PACKET_BYTES):
+            self.info.note("the file ends within a packet")
+
+    def _packets(self, container: InputContainer, stream: VideoStream, size: int) -> Iterator[_Packet]:
+        """Yields packets on one clock, even where the file's restarts."""
+        skipping = not self.watching
+        last: int | None = None  # decoding time of the packet before
+        offset = 0
+        packets = container.demux(stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except (FFmpegError, OSError) as error:
+                self.info.note(f"reading broke off: {in_words(error)}")
+                return
+            if packet is None:
+                return
+            if packet.size == 0:
+                continue  # a gap in AVI; the decoder would take it for the end
+            if packet.dts is not None:
+                if last is not None and self._seconds(packet.dts + offset - last) < -CLOCK_RESET_SECONDS:
+                    offset = last + (packet.duration or round(self.period / self._seconds(1))) - packet.dts
+                last = packet.dts + offset
+            if offset:
+                packet.dts, packet.pts = _shifted(packet.dts, offset), _shifted(packet.pts, offset)
+            if skipping and (packet.pts is None or self._seconds(packet.pts) >= self.skip_until):
+                skipping = False
+                stream.codec_context.skip_frame = "DEFAULT"
+            self.heartbeat((packet.pos or 0) / size, max(0.0, self.end - self.start))
+            yield packet
+
+    def _needed(self, packets: Iterator[_Packet], stream: VideoStream) -> Iterator[_Packet]:
+        """Leaves out packets that lie before a key frame which is nearer to the next grid point than all of them."""
+        skipped = False
+        for group, next_key_time in self._groups(packets):
+            for index, packet in enumerate(group):
+                if next_key_time <= self._next_point_time():
+                    self._note(group[index:])
+                    skipped = True
+                    break
+                if skipped:
+                    stream.codec_context.flush_buffers()  # as after a seek: the frames before are missing
+                    self.awaited = self._seconds(packet.pts or 0)
+                    skipped = False
+                yield packet
+
+    def _next_point_time(self) -> float:
+        """The first grid point that the frames so far do not reach."""
+        if math.isnan(self.start):
+            return -math.inf
+        return self.start + (math.floor((self.latest - self.start) * self.rate + TIE) + 1) / self.rate
+
+    def _groups(self, packets: Iterator[_Packet]) -> Iterator[tuple[list[_Packet], float]]:
+        """Yields the packets from each key frame to the next, with the time of that next one (inf: not known)."""
+        group: list[_Packet] = []
+        size = 0
+        for packet in packets:
+            if packet.is_keyframe or len(group) >= MAX_GROUP_PACKETS or size >= MAX_GROUP_BYTES:
+                known = packet.is_keyframe and packet.pts is not None
+                yield group, self._seconds(packet.pts or 0) if known else math.inf
+                group, size = [], 0
+            group.append(packet)
+            size += packet.size
+        yield group, math.inf
+
+    def _note(self, packets: list[_Packet]) -> None:
+        """Notes how far the footage reaches, and that the file has frames at these times, whether or not the decoder
+        gives them: of packets that are left out, the one nearest to the key frame will do."""
+        for packet in packets:
+            if packet.pts is not None and not packet.is_discard:
+                self.end = max(self.end, self._seconds(packet.pts + (packet.duration or 0)))
+        packet = max(packets, key=lambda packet: packet.pts or 0)
+        stamp = packet.pts if packet.pts is not None else packet.dts
+        if self.watching and stamp is not None and not packet.is_discard:
+            heapq.heappush(self.unsettled, self._seconds(stamp))
+            if len(self.unsettled) > MAX_UNSETTLED_PACKETS:
+                raise _ReferenceFramesTooSparse(-math.inf)
 
 
 def _shifted(stamp: int | None, offset: int) -> int | None:

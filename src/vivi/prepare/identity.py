@@ -16,31 +16,25 @@ class FileIdentity:
     """A file as it was at one time. Without a hash it is unknown: not a regular file, or not recorded."""
 
     file_bytes: int = 0
-    file_changed: int = 0
-    """When the file system last saw it change, in nanoseconds (ctime, which no program can set back)."""
-    file_hash: str = ""
-    """Of its size and of 16 blocks of 64 KiB, evenly spread from head to tail."""
+    file_changed: int = 0  # when the file system saw it change, in nanoseconds (ctime, which no program can set back)
+    file_hash: str = ""  # of its size and of 16 blocks of 64 KiB, evenly spread from head to tail
 
 
-def identify(path: str) -> FileIdentity:
-    """The identity of a file now; unknown where it cannot be read."""
+UNKNOWN = FileIdentity()
+
+
+def identify(path: str, known: FileIdentity = UNKNOWN) -> FileIdentity:
+    """The identity of a file now; unknown where it cannot be read. While size and time are the known ones, it is not
+    read again."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            return FileIdentity()
+            return UNKNOWN
+        if known.file_hash and (known.file_bytes, known.file_changed) == (status.st_size, status.st_ctime_ns):
+            return known
         return FileIdentity(status.st_size, status.st_ctime_ns, _hash(path, status.st_size))
     except (OSError, ValueError):
-        return FileIdentity()
-
-
-def identify_again(path: str, known: FileIdentity) -> FileIdentity:
-    """The same, but the file is read only where its time is not the known one."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return FileIdentity()
-    unchanged = (status.st_size, status.st_ctime_ns) == (known.file_bytes, known.file_changed)
-    return known if unchanged and known.file_hash else identify(path)
+        return UNKNOWN
 
 
 def same_content(one: FileIdentity, other: FileIdentity) -> bool:

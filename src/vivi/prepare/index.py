@@ -28,16 +28,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from vivi.prepare.corpus import REMEDY, Corpus, concatenated, reading, shard_path
-from vivi.prepare.places import checked_batches, videos_by_place
+from vivi.prepare.corpus import INT32, INT64, REMEDY, STRING, Corpus, concatenated, reading, shard_path
+from vivi.prepare.places import by_shard, checked_batches, integers, videos_by_place
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.storage import fsync, json_crc32
 
 FORMAT = 2
-# Reading shards waits for the disk far more than for a core, and zlib does not hold Python's lock.
-_THREADS = 8
+_THREADS = 8  # reading shards waits for the disk far more than for a core, and zlib does not hold Python's lock
 _CHUNK = 16 << 20  # bytes that a thread sums up
 _KEY = re.compile(r"[0-9a-f]{24}")
 # Older indexes, and what killed processes left, stay for a week: a run on another machine may still have them mapped.
@@ -48,97 +48,70 @@ _SECONDS_KEPT = 7 * 24 * 3600
 class IndexTables:
     """The two tables of an index, and its metadata."""
 
-    videos: pa.RecordBatch  # name, shard, test, shots, frames
+    videos: pa.RecordBatch
     shots: pa.RecordBatch
-    """`frames`: how many; `offsets_at`: the position in the shard file of the offset of its first frame, an int32;
-    `data_at`: the position that an offset of 0 means."""
     about: dict[str, Any]  # key, fingerprint, sizes of the shards
 
 
 def index_key(corpus: Corpus) -> str:
-    """Names the table of videos that an index was made from."""
-    content = json.dumps([FORMAT, corpus.table_identity(), corpus.settings], sort_keys=True)
+    """Names the table of videos that an index was made from: by the checksum that it carries, or by its size and time
+    in older corpora."""
+    path = corpus.path / "videos.parquet"
+    with reading(path, "ours"):
+        crc32, status = (pq.read_schema(path).metadata or {}).get(b"crc32"), path.stat()
+    table = [crc32.decode()] if crc32 else [status.st_size, status.st_mtime_ns]
+    content = json.dumps([FORMAT, table, corpus.settings], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-def corpus_fingerprint(corpus: Corpus) -> str:
-    """What tells one corpus from another: its settings and its videos, but not how they are packed into shards."""
-    return _fingerprint(corpus, _usable_videos(corpus))
-
-
-def _usable_videos(corpus: Corpus) -> pa.Table:
-    """The videos with status ok, in the order of their names."""
-    columns = ["video", "shots", "frames", "split", "shard", "first_row", "file_hash"]
-    return videos_by_place(corpus).select(columns).sort_by("video").combine_chunks()
-
-
 def _fingerprint(corpus: Corpus, videos: pa.Table) -> str:
+    """What tells one corpus from another: its settings and its videos, in the order of their names, but not how they
+    are packed into shards."""
     digest = hashlib.sha256(json.dumps(corpus.settings, sort_keys=True).encode())
-    name_starts, names = concatenated(videos["video"])
-    test = _numpy(pc.equal(videos["split"], "test"), np.uint8)
-    for array in (name_starts, names, _numpy(videos["shots"], np.int64), _numpy(videos["frames"], np.int64), test):
-        digest.update(np.ascontiguousarray(array).data)
-    digest.update(concatenated(videos["file_hash"])[1].data)  # nothing in older corpora
+    starts, names = concatenated(videos["video"])
+    _, hashes = concatenated(videos["file_hash"])  # nothing in older corpora
+    for array in (starts, names, integers(videos, "shots"), integers(videos, "frames"), _test(videos), hashes):
+        digest.update(array.data)
     return digest.hexdigest()
 
 
-def _numpy(column: pa.ChunkedArray, dtype: Any) -> NDArray[Any]:
-    return np.ascontiguousarray(column.to_numpy().astype(dtype, copy=False))
+def _test(videos: pa.Table) -> NDArray[np.uint8]:
+    held_out: NDArray[np.uint8] = pc.equal(videos["split"], "test").to_numpy().astype(np.uint8)
+    return held_out
 
 
-# --- from the shards ---
+# How many frames a shot has, the position in the shard file of the offset of its first frame, an int32, and the
+# position that an offset of 0 means.
+_POSITIONS = pa.schema({"frames": INT32, "offsets_at": INT64, "data_at": INT64})
+_NO_POSITIONS = pa.RecordBatch.from_pylist([], _POSITIONS)
+_VIDEOS = pa.schema({"name": pa.large_string(), "shard": INT32, "test": pa.uint8(), "shots": INT64, "frames": INT64})
 
 
 def build_index(corpus: Corpus) -> IndexTables:
     """Reads where the frames lie in all shards, and puts it in the order of the videos."""
     key = index_key(corpus)
-    videos = _usable_videos(Corpus(corpus.path))  # read after the key: what was read before may be an older table
-    shard, shots = _numpy(videos["shard"], np.int32), _numpy(videos["shots"], np.int64)
-    order = np.argsort(shard, kind="stable")
-    numbers, starts, counts = np.unique(shard[order], return_index=True, return_counts=True)
-    by_shard = videos.take(pa.array(order))
-    groups = [by_shard.slice(start, count) for start, count in zip(starts, counts, strict=True)]
-    paths = [shard_path(corpus.path, number) for number in numbers.tolist()]
+    corpus = Corpus(corpus.path)  # read after the key: what was read before may be an older table
+    needed = ["video", "shots", "frames", "split", "shard", "first_row", "file_hash"]
+    videos = videos_by_place(corpus).select(needed)
+    shards = by_shard(videos)
+    paths = [shard_path(corpus.path, number) for number in shards]
     with ThreadPoolExecutor(_THREADS) as threads:
-        positions = list(threads.map(index_shard, paths, groups))
-    rows = np.array([part.num_rows for part in positions], np.int64)
-    before = np.cumsum(rows) - rows  # rows of the shards before
-    first_row = _numpy(videos["first_row"], np.int64) + before[np.searchsorted(numbers, shard)]
-    whole = pa.Table.from_batches(positions, _POSITIONS).take(pa.array(consecutive(first_row, shots)))
-    columns = {
-        "name": videos["video"].cast(pa.large_string()),
-        "shard": shard,
-        "test": _numpy(pc.equal(videos["split"], "test"), np.uint8),
-        "shots": shots,
-        "frames": _numpy(videos["frames"], np.int64),
-    }
-    about = {
-        "key": key,
-        "fingerprint": _fingerprint(corpus, videos),
-        "shards": {str(number): path.stat().st_size for number, path in zip(numbers.tolist(), paths, strict=True)},
-    }
-    return IndexTables(_one_batch(pa.table(columns)), _one_batch(whole), about)
-
-
-_VIDEOS = pa.schema(
-    [
-        ("name", pa.large_string()),
-        ("shard", pa.int32()),
-        ("test", pa.uint8()),
-        ("shots", pa.int64()),
-        ("frames", pa.int64()),
-    ]
-)
-_POSITIONS = pa.schema([("frames", pa.int32()), ("offsets_at", pa.int64()), ("data_at", pa.int64())])
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+        positions = pa.Table.from_batches(threads.map(index_shard, paths, shards.values()), _POSITIONS)
+    shots = integers(videos, "shots")
+    videos = videos.append_column("start", pa.array(np.cumsum(shots) - shots)).sort_by("video").combine_chunks()
+    shots = integers(videos, "shots")
+    positions = positions.take(pa.array(consecutive(integers(videos, "start"), shots))).combine_chunks()
+    names = videos["video"].cast(pa.large_string()).combine_chunks()
+    columns = integers(videos, "shard").astype(np.int32), _test(videos), shots, integers(videos, "frames")
+    table = pa.record_batch([names, *map(pa.array, columns)], _VIDEOS)
+    sizes = {str(number): path.stat().st_size for number, path in zip(shards, paths, strict=True)}
+    about = {"key": key, "fingerprint": _fingerprint(corpus, videos), "shards": sizes}
+    return IndexTables(table, [*positions.to_batches(), _NO_POSITIONS][0], about)
 
 
 def index_shard(path: Path, videos: pa.Table) -> pa.RecordBatch:
-    """Where the frames of a shard lie in its file, row by row; checks that the rows are those of `videos`."""
+    """Where the frames of these videos lie in the file of their shard, shot by shot; raises unless its rows belong to
+    them, with as many frames."""
     batches, names = [], []
     with reading(path):
         source = pa.memory_map(str(path))
@@ -147,9 +120,15 @@ def index_shard(path: Path, videos: pa.Table) -> pa.RecordBatch:
         for batch in checked_batches(pa.ipc.open_file(source)):
             names.append(batch.column("video"))
             batches.append(_positions(batch.column("frames"), whole))
-    positions = _one_batch(pa.Table.from_batches(batches, _POSITIONS))
-    _check_rows(path, pa.chunked_array(names, pa.string()), positions.column("frames").to_numpy(), videos)
-    return positions
+    first, shots, found = integers(videos, "first_row"), integers(videos, "shots"), pa.chunked_array(names, STRING)
+    if (first + shots <= len(found)).all():
+        rows = pa.array(consecutive(first, shots))
+        positions = pa.concat_batches(batches).take(rows)
+        frames = np.add.reduceat(positions["frames"].to_numpy().astype(np.int64), np.cumsum(shots) - shots)
+        expected = videos["video"].take(pa.array(np.repeat(np.arange(len(videos)), shots)))
+        if found.take(rows).equals(expected) and np.array_equal(frames, integers(videos, "frames")):
+            return positions
+    raise UserError(f"{path} holds other videos or frames than videos.parquet says; {REMEDY}")
 
 
 def _positions(shots: pa.ListArray, whole: pa.Buffer) -> pa.RecordBatch:
@@ -164,20 +143,6 @@ def _positions(shots: pa.ListArray, whole: pa.Buffer) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([np.diff(first).astype(np.int32), offsets_at, data_at], schema=_POSITIONS)
 
 
-def _check_rows(path: Path, names: pa.ChunkedArray, frames: NDArray[np.int32], videos: pa.Table) -> None:
-    """Raises unless the rows of a shard belong to the videos that the table says, with as many frames."""
-    first, shots = _numpy(videos["first_row"], np.int64), _numpy(videos["shots"], np.int64)
-    right = bool((first + shots <= len(names)).all())
-    if right and len(videos):
-        rows = consecutive(first, shots)
-        expected = videos["video"].take(pa.array(np.repeat(np.arange(len(videos)), shots)))
-        right = pc.all(pc.equal(names.take(pa.array(rows)), expected), min_count=0).as_py()
-        counts = np.add.reduceat(frames[rows].astype(np.int64), np.cumsum(shots) - shots)
-        right = right and np.array_equal(counts, _numpy(videos["frames"], np.int64))
-    if not right:
-        raise UserError(f"{path} holds other videos or frames than videos.parquet says; {REMEDY}")
-
-
 def consecutive(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """start, start + 1, ... of each start, `count` many, one after the other."""
     ends = np.cumsum(counts)
@@ -186,20 +151,16 @@ def consecutive(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray
     return numbers
 
 
-# --- files ---
-
-
 def write_index(corpus: Path, tables: IndexTables) -> None:
     """Writes an index into a folder of its own, which appears when it is complete, and removes those of long ago."""
     folder = corpus / "index" / tables.about["key"]
     folder.parent.mkdir(exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(".tmp", dir=folder.parent))
-    try:
-        temporary.chmod(0o755)  # others of the group may train on the same corpus
+    with tempfile.TemporaryDirectory(".tmp", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
+        os.chmod(temporary, 0o755)  # others of the group may train on the same corpus
         for name, batch in (("videos", tables.videos), ("shots", tables.shots)):
             about = {**tables.about, "table": name}
             metadata = {"about": json.dumps(about), "crc32": json.dumps(_checksums(about, batch))}
-            batch, path = batch.replace_schema_metadata(metadata), temporary / f"{name}.arrow"
+            batch, path = batch.replace_schema_metadata(metadata), Path(temporary, f"{name}.arrow")
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
                 writer.write_batch(batch)
             fsync(path)
@@ -212,8 +173,6 @@ def write_index(corpus: Path, tables: IndexTables) -> None:
         except OSError:
             if not folder.exists():  # else another process was faster, with the same
                 raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     for other in list(folder.parent.iterdir()):
         if other != folder and (_KEY.fullmatch(other.name) or other.suffix == ".tmp"):
             with suppress(OSError):

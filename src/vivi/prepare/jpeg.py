@@ -14,8 +14,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-# libjpeg's limit.
-MAX_SIDE = 65_500
+MAX_SIDE = 65_500  # libjpeg's limit
 _HEADER = 20  # bytes: SOI and the JFIF header, with which Pillow's JPEG files begin
 _COMMENT = b"\xff\xfe\x00\x10crc32:"  # a segment of 16 bytes
 _END = _HEADER + len(_COMMENT) + 8

@@ -8,24 +8,32 @@ complete. Both appear atomically, so a worker can be killed at any moment and it
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import signal
+import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from vivi.prepare.container import UnusableVideo
 from vivi.prepare.corpus import ShotWriter, Split, VideoRow
-from vivi.prepare.decode import SampledFrame, UnusableVideo, VideoInfo, sample_frames
-from vivi.prepare.identity import FileIdentity, identify, identify_again
+from vivi.prepare.decode import Report, SampledFrame, VideoInfo, sample_frames
+from vivi.prepare.identity import FileIdentity, identify
 from vivi.prepare.jpeg import encode_jpeg
-from vivi.prepare.limits import Heartbeat, TookTooLong
 from vivi.prepare.shots import MIN_SHOT_SECONDS, THRESHOLD, HistogramShotDetector, ShotDetector
 from vivi.prepare.sources import Source, text
 from vivi.runtime.errors import check_ranges, first_line
 from vivi.runtime.read_ahead import in_background
 from vivi.runtime.storage import read_checked_json, write_checked_json
+
+Frames = list[tuple[float, bytes]]  # the time and the JPEG file of each
+# FFmpeg on a damaged file, or a network disk, may hang inside one call. A worker that makes no progress for this
+# long is killed by an alarm (SIGALRM) that it sets itself.
+STALL_SECONDS = 120
+REPORT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -53,17 +61,10 @@ class PrepareSettings:
 
     def check(self) -> None:
         """Raises a UserError for the first wrong argument."""
-        ranges = {
-            "rate": (1e-6, 1000),
-            "short_side": (16, 4096),
-            "jpeg_quality": (1, 95),
-            "shot_threshold": (1e-6, 1),
-            "min_shot_seconds": (0, 3600),
-            "max_shot_seconds": (0, 1e6),
-            "max_shot_frames": (1, 1e6),
-            "test_fraction": (0, 1),
-        }
-        check_ranges(self, ranges)
+        ranges: dict[str, tuple[float, float]]
+        ranges = {"rate": (1e-6, 1000), "short_side": (16, 4096), "jpeg_quality": (1, 95)}
+        ranges |= {"shot_threshold": (1e-6, 1), "min_shot_seconds": (0, 3600), "max_shot_seconds": (0, 1e6)}
+        check_ranges(self, ranges | {"max_shot_frames": (1, 1e6), "test_fraction": (0, 1)})
 
     @property
     def shot_cap(self) -> int:
@@ -78,15 +79,11 @@ class VideoTask:
     """One video for one worker."""
 
     source: Source
-    folder: str
-    """Where pieces go; on a cluster, a folder all machines see."""
+    folder: str  # where pieces go; on a cluster, a folder all machines see
     settings: PrepareSettings
-    decode_ahead: bool = False
-    """Whether a core is free to decode the next frame while this one is encoded."""
-    worker_memory: float = 2.0
-    """Gigabytes that the worker may take for it."""
+    decode_ahead: bool = False  # whether a core is free to decode the next frame while this one is encoded
+    worker_memory: float = 2.0  # gigabytes that the worker may take for it
     video_minutes: float = 24 * 60.0
-    """Minutes that the worker may take for it."""
 
     @property
     def piece(self) -> Path:
@@ -107,45 +104,71 @@ class PreparedVideo:
     crc32: int = 0
 
 
-def prepare_video(
-    task: VideoTask, report: Callable[[float, float], None] | None = None, file: FileIdentity | None = None
-) -> PreparedVideo:
+def prepare_video(task: VideoTask, report: Report | None = None, file: FileIdentity | None = None) -> PreparedVideo:
     """Decodes one video, finds its shots, and writes its piece.
 
-    `report(share of the file read, seconds of footage)` is called with the first packet, then about twice a second.
-    `file` is what was identified before. Raises StorageError where the piece cannot be written; whatever is wrong
-    with the video itself ends up in its row.
+    `report` is called with the first packet, then about twice a second. `file` is what was identified before. Raises
+    StorageError where the piece cannot be written; whatever is wrong with the video itself ends up in its row.
     """
-    heartbeat = Heartbeat(task.video_minutes, report)
+    beat = heartbeat(task.video_minutes, report)
     # Before it is read: a file that changes meanwhile is a changed one to the next run.
     file = file or identify(task.source.path)
     try:
-        prepared = _write_piece(task, heartbeat, file)
+        return _write_piece(task, beat, file)
     except UnusableVideo as error:
-        prepared = skipped(task, str(error), file)
-    except TookTooLong:
-        prepared = skipped(task, f"takes longer than {task.video_minutes:g} minutes (--video-minutes)", file)
+        return finish(task, file, str(error))
     except (MemoryError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
         # PyAV raises these on some damaged files; whatever it is, it concerns this video alone.
-        prepared = skipped(task, f"decoding failed: {type(error).__name__}: {first_line(error)}", file)
+        return finish(task, file, f"decoding failed: {type(error).__name__}: {first_line(error)}")
     finally:
         signal.alarm(0)
-    return finish_piece(task, prepared)
 
 
-def skipped(task: VideoTask, reason: str, file: FileIdentity) -> PreparedVideo:
-    """The outcome for a video that cannot be used."""
-    return PreparedVideo(_row(task, "skipped", reason, file))
+def heartbeat(minutes: float, report: Report | None) -> Report:
+    """To be called for every packet: sets the alarm again, enforces the time limit, and reports twice a second."""
+    next_report, deadline = 0.0, time.monotonic() + 60 * minutes
+
+    def beat(share: float, seconds: float) -> None:
+        nonlocal next_report
+        now = time.monotonic()
+        if now >= next_report:
+            signal.alarm(STALL_SECONDS)
+            next_report = now + REPORT_SECONDS
+            if report is not None:
+                report(share, seconds)
+        if now > deadline:
+            raise UnusableVideo(f"takes longer than {minutes:g} minutes (--video-minutes)")
+
+    signal.alarm(STALL_SECONDS)
+    return beat
 
 
-def _row(task: VideoTask, status: Literal["ok", "skipped"], reason: str, file: FileIdentity) -> VideoRow:
+def _write_piece(task: VideoTask, beat: Report, file: FileIdentity) -> PreparedVideo:
+    if task.source.problem:
+        raise UnusableVideo(task.source.problem)
+    settings, info = task.settings, VideoInfo()
+    detector = HistogramShotDetector(settings.rate, settings.shot_threshold, settings.min_shot_seconds)
+    frames = sample_frames(task.source.path, settings.rate, settings.short_side, settings.exact, info, beat)
+    if task.decode_ahead:  # on a core that would be idle while a frame is encoded
+        frames = in_background(frames, 1)
+    with ShotWriter(task.piece) as writer:
+        for shot in split_into_shots(frames, detector, settings.shot_cap, settings.jpeg_quality):
+            writer.add(task.source.video, writer.rows, [time for time, _ in shot], [jpeg for _, jpeg in shot])
+        writer.commit()
+    found = {name: getattr(info, name) for name in ("seconds", "width", "height", "codec")}
+    found |= {"frames": writer.frames, "shots": writer.rows}
+    return finish(task, file, "; ".join(info.problems), (writer.bytes, file_checksum(task.piece)), **found)
+
+
+def finish(
+    task: VideoTask, file: FileIdentity, reason: str, piece: tuple[int, int] | None = None, **found: Any
+) -> PreparedVideo:
+    """Marks a video as done: its piece is complete, with so many bytes and this checksum, or it cannot be used."""
     source = task.source
+    status: Literal["ok", "skipped"] = "skipped" if piece is None else "ok"
     split = source.split or split_by_hash(source.video, task.settings.test_fraction)
-    return VideoRow(source.video, text(source.path), status, reason, split, **asdict(file))
-
-
-def finish_piece(task: VideoTask, prepared: PreparedVideo) -> PreparedVideo:
-    """Marks the piece as complete."""
+    row = VideoRow(source.video, text(source.path), status, reason, split, **found, **asdict(file))
+    prepared = PreparedVideo(row, *(piece or (0, 0)))
     write_checked_json(task.piece.with_suffix(".json"), asdict(prepared), sync=False)
     return prepared
 
@@ -156,11 +179,9 @@ def finished_piece(task: VideoTask) -> PreparedVideo | None:
     try:
         written = read_checked_json(task.piece.with_suffix(".json"))
         prepared = PreparedVideo(VideoRow(**written["row"]), written["bytes"], written["crc32"])
-        if prepared.row.file != identify_again(task.source.path, prepared.row.file):
-            return None
-        if prepared.row.status == "ok" and file_checksum(task.piece) != prepared.crc32:
-            return None
-        return prepared
+        same = prepared.row.file == identify(task.source.path, prepared.row.file)
+        whole = prepared.row.status == "skipped" or file_checksum(task.piece) == prepared.crc32
+        return prepared if same and whole else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -174,43 +195,17 @@ def file_checksum(path: Path) -> int:
     return value
 
 
-def _write_piece(task: VideoTask, heartbeat: Heartbeat, file: FileIdentity) -> PreparedVideo:
-    if task.source.problem:
-        raise UnusableVideo(task.source.problem)
-    settings, info = task.settings, VideoInfo()
-    detector = HistogramShotDetector(settings.rate, settings.shot_threshold, settings.min_shot_seconds)
-    frames = sample_frames(task.source.path, settings.rate, settings.short_side, settings.exact, info, heartbeat)
-    if task.decode_ahead:  # on a core that would be idle while a frame is encoded
-        frames = in_background(frames, 1)
-    with ShotWriter(task.piece) as writer:
-        for shot in split_into_shots(frames, detector, settings.shot_cap, settings.jpeg_quality):
-            writer.add(task.source.video, writer.rows, [time for time, _ in shot], [jpeg for _, jpeg in shot])
-        writer.commit()
-    row = replace(
-        _row(task, "ok", "; ".join(info.problems), file),
-        seconds=info.seconds,
-        width=info.width,
-        height=info.height,
-        codec=info.codec,
-        frames=writer.frames,
-        shots=writer.rows,
-    )
-    return PreparedVideo(row, writer.bytes, file_checksum(task.piece))
-
-
 def split_into_shots(
     frames: Iterable[SampledFrame], detector: ShotDetector, cap: int, jpeg_quality: int
-) -> Iterator[list[tuple[float, bytes]]]:
-    """Yields shots as lists of (time, JPEG).
-
-    Takes longer than `cap` frames are split into shots of that length, the last two of them evenly. Never more than
-    two such shots are held, besides what the detector looks ahead.
-    """
-    held: list[tuple[float, bytes]] = []
+) -> Iterator[Frames]:
+    """The shots of a video. Takes longer than `cap` frames are split into shots of that length, the last two of them
+    evenly. Never more than two such shots are held, besides what the detector looks ahead."""
+    held: Frames = []
     first = 0  # index of the first frame held
-    for frame in frames:
-        held.append((frame.time, encode_jpeg(frame.image, jpeg_quality)))
-        for boundary in detector.add(frame.time, frame.image):
+    for frame in itertools.chain(frames, [None]):  # None: there are no more
+        if frame is not None:
+            held.append((frame.time, encode_jpeg(frame.image, jpeg_quality)))
+        for boundary in detector.finish() if frame is None else detector.add(frame.time, frame.image):
             yield from _split_evenly(held[: boundary - first], cap)
             held = held[boundary - first :]
             first = boundary
@@ -218,14 +213,10 @@ def split_into_shots(
             yield held[:cap]
             held = held[cap:]
             first += cap
-    for boundary in detector.finish():
-        yield from _split_evenly(held[: boundary - first], cap)
-        held = held[boundary - first :]
-        first = boundary
     yield from _split_evenly(held, cap)
 
 
-def _split_evenly(take: list[tuple[float, bytes]], cap: int) -> Iterator[list[tuple[float, bytes]]]:
+def _split_evenly(take: Frames, cap: int) -> Iterator[Frames]:
     parts = math.ceil(len(take) / cap)
     for part in range(parts):
         yield take[part * len(take) // parts : (part + 1) * len(take) // parts]

@@ -19,36 +19,51 @@ from vivi.runtime.errors import UserError
 def videos_by_place(corpus: Corpus) -> pa.Table:
     """The videos that the corpus holds, by shard and row; raises for the first whose row cannot be right."""
     ok = corpus.videos.filter(pc.equal(corpus.videos["status"], "ok"))
+
+    def check(name: str, right: NDArray[np.bool_]) -> None:
+        if not right.all():
+            (video,) = ok.slice(int(np.argmin(right)), 1).to_pylist()
+            what = f"no {name}" if video[name] is None else f"{name} {video[name]}"
+            path = corpus.path / "videos.parquet"
+            raise UserError(
+                f"{path} is damaged: it gives video {video['video']!r} {what}; delete it and run the same vivi "
+                "prepare again, which makes it anew from the shards"
+            )
+
     for name in VIDEO_SCHEMA.names:
-        if ok[name].null_count:
-            video = ok.filter(pc.is_null(ok[name]))["video"][0].as_py()
-            raise _wrong(corpus, video, f"no {name}")
+        check(name, ok[name].is_valid().to_numpy())
     ok = ok.sort_by([("shard", "ascending"), ("first_row", "ascending"), ("shots", "ascending")])
-    shard, first_row, shots, frames = (_numbers(ok, name) for name in ("shard", "first_row", "shots", "frames"))
+    shard, first_row, shots, frames = (integers(ok, name) for name in ("shard", "first_row", "shots", "frames"))
     seconds = ok["seconds"].to_numpy()
     free = np.zeros_like(first_row)  # the first row behind the video before, in the same shard
     free[1:] = np.where(shard[1:] == shard[:-1], (first_row + shots)[:-1], 0)
-    checks = {
-        "shard": shard >= 0,
-        "shots": shots >= 1,
-        "frames": frames >= shots,
-        "first_row": (first_row >= free) & (first_row < 2**31),
-        "seconds": (seconds >= 0) & (seconds < 1e10),  # 300 years
-    }
-    for name, right in checks.items():
-        if not right.all():
-            video = ok.slice(int(np.argmin(right)), 1)
-            raise _wrong(corpus, video["video"][0].as_py(), f"{name} {video[name][0].as_py()}")
+    check("shard", shard >= 0)
+    check("shots", shots >= 1)
+    check("frames", frames >= shots)
+    check("first_row", (first_row >= free) & (first_row < 2**31))
+    check("seconds", (seconds >= 0) & (seconds < 1e10))  # 300 years
     return ok
+
+
+def integers(videos: pa.Table, name: str) -> NDArray[np.int64]:
+    """A column of a table of videos."""
+    numbers: NDArray[np.int64] = np.ascontiguousarray(videos[name].to_numpy().astype(np.int64, copy=False))
+    return numbers
+
+
+def by_shard(videos: pa.Table) -> dict[int, pa.Table]:
+    """The videos of each shard, in its order; given are all, by place."""
+    numbers, starts, counts = np.unique(integers(videos, "shard"), return_index=True, return_counts=True)
+    parts = zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True)
+    return {number: videos.slice(start, count) for number, start, count in parts}
 
 
 def check_shards(corpus: Path, numbers: Iterable[int]) -> None:
     """Raises for the first of these shards that is not built as a shard must be; frames are not decoded."""
     for number in numbers:
         path = shard_path(corpus, number)
-        reader = open_shard(path)
         with reading(path):
-            for _ in checked_batches(reader):
+            for _ in checked_batches(open_shard(path)):
                 pass
 
 
@@ -69,16 +84,3 @@ def checked_batches(reader: pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch
         if not pc.all(pc.is_finite(times.values), min_count=0).as_py():
             raise ValueError("a shot has times that are not finite")
         yield batch
-
-
-def _numbers(table: pa.Table, name: str) -> NDArray[np.int64]:
-    numbers: NDArray[np.int64] = table[name].to_numpy().astype(np.int64)
-    return numbers
-
-
-def _wrong(corpus: Corpus, video: str | None, what: str) -> UserError:
-    path = corpus.path / "videos.parquet"
-    return UserError(
-        f"{path} is damaged: it gives video {video!r} {what}; delete it and run the same vivi prepare again, which "
-        "makes it anew from the shards"
-    )

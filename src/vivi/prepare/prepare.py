@@ -9,13 +9,14 @@ same command after an interruption goes on where it was, and ends with the same 
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console
 
@@ -33,51 +34,18 @@ from vivi.prepare.corpus import (
     write_settings,
     write_videos,
 )
-from vivi.prepare.engines import check_ray, run_locally, run_on_ray
-from vivi.prepare.identity import FileIdentity, identify, identify_again, same_content
+from vivi.prepare.engines import Prepared, PrepareExecution, run
+from vivi.prepare.identity import UNKNOWN, identify, same_content
 from vivi.prepare.index import build_index, write_index
 from vivi.prepare.piece import PreparedVideo, PrepareSettings, VideoTask, finished_piece, piece_path
-from vivi.prepare.progress import PrepareProgress
-from vivi.prepare.sources import Listing, Source, list_sources, name_apart, text
+from vivi.prepare.sources import Source, list_sources, name_apart, text
 from vivi.runtime.console import SafeConsole
-from vivi.runtime.errors import UserError, check_ranges
+from vivi.runtime.errors import UserError
 from vivi.runtime.machine import available_cores
 from vivi.runtime.storage import StorageError, locked
 
-# Telling whether files have changed waits for the disk far more than for a core.
-IDENTIFYING_THREADS = 16
-
-
-@dataclass(frozen=True)
-class PrepareExecution:
-    """Where and how to run; what a video becomes does not depend on it."""
-
-    engine: Literal["local", "ray"] = "local"
-    """A pool of local processes, or a Ray cluster."""
-    workers: int = 0
-    """Local processes; 0: one for each core."""
-    ray_address: str = ""
-    """Address of a running Ray cluster; without it, a local one is started."""
-    shard_megabytes: float = 256.0
-    """Size of a shard file. A video is never split over two."""
-    retry_skipped: bool = False
-    """Try the videos again that an earlier run skipped. Those whose file has changed are tried again in any case."""
-    worker_memory: float = 2.0
-    """Gigabytes that a worker may take for one video; one that needs more is skipped. Enforced on Linux."""
-    video_minutes: float = 24 * 60.0
-    """A video that takes longer is skipped."""
-
-    def check(self) -> None:
-        """Raises a UserError for the first wrong argument."""
-        ranges = {
-            "workers": (0, 4096),
-            "shard_megabytes": (1e-3, 2**20),
-            "worker_memory": (0.1, 2**20),
-            "video_minutes": (1e-6, 1e6),
-        }
-        check_ranges(self, ranges)
-        if self.engine == "ray":
-            check_ray(self.ray_address)
+Rows = dict[str, VideoRow]  # of videos.parquet, by name
+IDENTIFYING_THREADS = 16  # telling whether files have changed waits for the disk far more than for a core
 
 
 def prepare(
@@ -93,33 +61,27 @@ def prepare(
     console = console or SafeConsole()
     settings.check()
     execution.check()
-    listing = list_sources(arguments)
-    _print_left_out(listing, console)
-    if not listing.sources:
+    sources, notes = list_sources(arguments)
+    for note in notes:
+        console.print(note, style="yellow", soft_wrap=True)
+    if not sources:
         raise UserError(f"no videos found in {', '.join(map(str, arguments))}; give videos or folders of them")
     try:
         with locked(out, "vivi prepare"):
             _set_up(out, settings)
-            rows = _committed_rows(out)
-            pending = _pending_sources(listing.sources, rows, execution.retry_skipped, console)
-            _prepare_and_pack(_tasks(pending, out, settings, execution), out, rows, execution, console)
+            rows, next_shard = _committed(out)
+            pending = _pending(sources, rows, execution.retry_skipped, console)
+            idle_cores = available_cores() >= 2 * min(execution.workers or available_cores(), len(pending))
+            how = settings, idle_cores, execution.worker_memory, execution.video_minutes
+            tasks = [VideoTask(source, str((out / "work").absolute()), *how) for source in pending]
+            with closing(_prepared(tasks, execution, console)) as videos:
+                _pack_all(videos, out, rows, next_shard, round(execution.shard_megabytes * 2**20))
             shutil.rmtree(out / "work")
             _write_index(out, console)
             return list(rows.values())
-    except StorageError as error:
-        raise UserError(
-            f"cannot write {error}; what is in {out} stays valid: make room and run the same command again"
-        ) from error
-    except OSError as error:
-        raise UserError(f"cannot work in {out}: {error}; fix that and run the same command again") from error
-
-
-def _print_left_out(listing: Listing, console: Console) -> None:
-    if listing.ignored:
-        kinds = ", ".join(f"{count} {suffix}" for suffix, count in listing.ignored.most_common(5))
-        console.print(f"ignored {listing.ignored.total()} files that are not videos by name ({kinds})", style="dim")
-    for line in listing.notes:
-        console.print(line, style="yellow", soft_wrap=True)
+    except (StorageError, OSError) as error:
+        advice = "what is there stays valid: make room, or mend that, and run the same command again"
+        raise UserError(f"cannot write to {out}: {error}; {advice}") from error
 
 
 def _set_up(out: Path, settings: PrepareSettings) -> None:
@@ -128,43 +90,40 @@ def _set_up(out: Path, settings: PrepareSettings) -> None:
         before = read_settings(out)
         for name, value in asdict(settings).items():
             if before.get(name) != value:
-                raise UserError(
-                    f"{out} was prepared with --{name.replace('_', '-')} {before.get(name)}, not {value}; "
-                    "use the same settings or another --out"
-                )
+                flag, remedy = f"--{name.replace('_', '-')}", "use the same settings or another --out"
+                raise UserError(f"{out} was prepared with {flag} {before.get(name)}, not {value}; {remedy}")
     elif any(not path.match("corpus.json.*.tmp") for path in out.iterdir()):
         raise UserError(f"{out} holds other files and is no corpus; choose a new or empty folder for --out")
     else:
         write_settings(out, asdict(settings))
     for folder in ("shards", "work"):
         (out / folder).mkdir(exist_ok=True)
-    for pattern in ("corpus.json.*.tmp", "videos.parquet.*.tmp", "work/*.tmp", "shards/*.tmp"):
-        for leftover in out.glob(pattern):
-            leftover.unlink(missing_ok=True)
+    patterns = ("corpus.json.*.tmp", "videos.parquet.*.tmp", "work/*.tmp", "shards/*.tmp")
+    for leftover in itertools.chain.from_iterable(map(out.glob, patterns)):
+        leftover.unlink(missing_ok=True)
 
 
-def _committed_rows(out: Path) -> dict[str, VideoRow]:
+def _committed(out: Path) -> tuple[Rows, int]:
     """The videos that are safely in the corpus, by name: those in the table, and those in shards that were put in
-    place after it was written."""
+    place after it was written. And the number of the next shard: never one that was in use, as the table may still
+    name a shard that was deleted."""
     table, numbers = read_videos(out), shard_numbers(out)
     known, present = known_shards(out, table), {None, *numbers}
     rows = {row.video: row for row in table if row.shard in present}
     for number in numbers:
         if number >= known:
             _enter(rows, shard_videos(shard_path(out, number)))
-    return rows
+    return rows, max([known, *(number + 1 for number in numbers)])
 
 
-def _enter(rows: dict[str, VideoRow], new: Iterable[VideoRow]) -> None:
+def _enter(rows: Rows, new: Iterable[VideoRow]) -> None:
     """Adds rows at the end, also those of videos that had one: they were skipped before, or their files changed."""
     for row in new:
         rows.pop(row.video, None)
         rows[row.video] = row
 
 
-def _pending_sources(
-    sources: Sequence[Source], rows: dict[str, VideoRow], retry_skipped: bool, console: Console
-) -> list[Source]:
+def _pending(sources: list[Source], rows: Rows, retry_skipped: bool, console: Console) -> list[Source]:
     """The videos still to prepare, in the order of their names, among them those whose files have changed. Of the
     others, `rows` gets the present path and time of the file."""
     named = name_apart(
@@ -172,34 +131,26 @@ def _pending_sources(
         {row.video: row.path for row in rows.values()},
         lambda video, path: not os.path.exists(rows[video].path) and same_content(rows[video].file, identify(path)),
     )
-    known = [source for source in named if source.video in rows]
+    known = [rows.get(source.video) for source in named]
     with ThreadPoolExecutor(IDENTIFYING_THREADS) as threads:
-        files = threads.map(lambda source: identify_again(source.path, rows[source.video].file), known)
-        now = {source.video: file for source, file in zip(known, files, strict=True)}
-    changed = {video for video, file in now.items() if _has_changed(rows[video], file)}
-    pending = []
-    for source in named:
-        row = rows.get(source.video)
-        if row is None or source.video in changed or (row.status == "skipped" and retry_skipped):
+        now = threads.map(lambda source, row: identify(source.path, row.file) if row else UNKNOWN, named, known)
+    pending, changed, unknown = [], [], 0
+    for source, row, file in zip(named, known, now, strict=True):
+        if row is None:
             pending.append(source)
-        elif same_content(row.file, now[source.video]):
-            rows[source.video] = replace(row, path=text(source.path), **asdict(now[source.video]))
-    unknown = sum(row.status == "ok" and not row.file_hash for row in (rows[video] for video in now))
-    _print_state(len(named) - len(pending), sorted(changed), unknown, console)
-    return pending
-
-
-def _has_changed(row: VideoRow, now: FileIdentity) -> bool:
-    """Whether a file is known to be another than the one that a row was made from. One that was skipped before it
-    could be read counts as changed once it can be."""
-    if not now.file_hash or not (row.file_hash or row.status == "skipped"):
-        return False
-    return not same_content(row.file, now)
-
-
-def _print_state(kept: int, changed: Sequence[str], unknown: int, console: Console) -> None:
-    if kept:
-        console.print(f"in the corpus already: {kept} videos", style="dim")
+            continue
+        # A video that was skipped before its file could be read counts as changed once it can be.
+        comparable = file.file_hash and (row.file_hash or row.status == "skipped")
+        if comparable and not same_content(row.file, file):
+            changed.append(source.video)
+            pending.append(source)
+        elif row.status == "skipped" and retry_skipped:
+            pending.append(source)
+        elif comparable:
+            rows[source.video] = replace(row, path=text(source.path), **asdict(file))
+        unknown += row.status == "ok" and not row.file_hash
+    if len(pending) < len(named):
+        console.print(f"in the corpus already: {len(named) - len(pending)} videos", style="dim")
     if changed:
         names = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
         console.print(f"changed since they were prepared, now prepared again: {len(changed)} videos ({names})")
@@ -209,62 +160,41 @@ def _print_state(kept: int, changed: Sequence[str], unknown: int, console: Conso
             "changed since cannot be told, they stay as they are",
             style="yellow",
         )
+    return pending
 
 
-def _tasks(
-    sources: Sequence[Source], out: Path, settings: PrepareSettings, execution: PrepareExecution
-) -> list[VideoTask]:
-    workers = min(execution.workers or available_cores(), len(sources))
-    decode_ahead = available_cores() >= 2 * workers
-    folder = str((out / "work").absolute())
-    limits = execution.worker_memory, execution.video_minutes
-    return [VideoTask(source, folder, settings, decode_ahead, *limits) for source in sources]
-
-
-def _prepare_and_pack(
-    tasks: list[VideoTask], out: Path, rows: dict[str, VideoRow], execution: PrepareExecution, console: Console
-) -> None:
-    """Prepares the tasks, in any order, packs them in theirs, enters their rows, and writes the table of videos."""
-    # Never a number that was in use: the table may still name a shard that was deleted.
-    next_shard = max(max(shard_numbers(out), default=-1) + 1, known_shards(out, list(rows.values())))
-    finished: dict[str, PreparedVideo] = {}  # by an earlier run that was interrupted
+def _prepared(tasks: Sequence[VideoTask], execution: PrepareExecution, console: Console) -> Prepared:
+    """The videos of the tasks, in any order prepared, but in their order given: each as soon as it and all before it
+    are there. What an earlier run that was interrupted had finished is used."""
+    there: dict[str, PreparedVideo] = {}
     for task in tasks:
-        prepared = finished_piece(task)
-        if prepared and (prepared.row.status == "ok" or not execution.retry_skipped):
-            finished[task.source.video] = prepared
-    todo = [task for task in tasks if task.source.video not in finished]
+        video = finished_piece(task)
+        if video and (video.row.status == "ok" or not execution.retry_skipped):
+            there[task.source.video] = video
+    todo = [task for task in tasks if task.source.video not in there]
+    with closing(run(todo, execution, console)) as videos:
+        for task in tasks:
+            while task.source.video not in there:
+                video = next(videos)
+                there[video.row.video] = video
+            yield there.pop(task.source.video)
+
+
+def _pack_all(videos: Prepared, out: Path, rows: Rows, next_shard: int, shard_bytes: int) -> None:
+    """Packs the videos in their order, enters their rows, and writes the table of videos."""
     try:
-        with PrepareProgress(todo, console) as progress:
-            videos = _in_order(tasks, finished, _run(todo, execution, progress))
-            for packed in _pack_all(out, next_shard, _groups(videos, round(execution.shard_megabytes * 2**20))):
+        with ThreadPoolExecutor(1) as thread:
+            # One group is packed while the next one is prepared, after the one before it is in place.
+            packing = thread.submit(pack, out, next_shard, [])
+            for group in itertools.chain(_groups(videos, shard_bytes), [[]]):
+                packed = packing.result()
                 _enter(rows, packed)
                 next_shard += any(row.status == "ok" for row in packed)
+                packing = thread.submit(pack, out, next_shard, group)
     finally:
         # Also when interrupted: what is in the shards so far is a valid corpus.
         if rows:
             write_videos(out, list(rows.values()), next_shard)
-
-
-def _run(todo: list[VideoTask], execution: PrepareExecution, progress: PrepareProgress) -> Iterator[PreparedVideo]:
-    """Runs the tasks on the chosen engine."""
-    if execution.engine == "ray":
-        videos = run_on_ray(todo, execution.ray_address)
-    else:
-        videos = run_locally(todo, execution.workers or available_cores(), progress.report)
-    for video in videos:
-        progress.finished(video.row)
-        yield video
-
-
-def _in_order(
-    tasks: list[VideoTask], finished: dict[str, PreparedVideo], videos: Iterator[PreparedVideo]
-) -> Iterator[PreparedVideo]:
-    """The videos in the order of the tasks, each as soon as it and all before it are prepared."""
-    for task in tasks:
-        while task.source.video not in finished:
-            video = next(videos)
-            finished[video.row.video] = video
-        yield finished.pop(task.source.video)
 
 
 def _groups(videos: Iterable[PreparedVideo], shard_bytes: int) -> Iterator[list[PreparedVideo]]:
@@ -277,28 +207,13 @@ def _groups(videos: Iterable[PreparedVideo], shard_bytes: int) -> Iterator[list[
         if size >= shard_bytes:
             yield group
             group, size = [], 0
-    if group:
-        yield group
-
-
-def _pack_all(out: Path, shard: int, groups: Iterable[list[PreparedVideo]]) -> Iterator[list[VideoRow]]:
-    """Packs each group in a thread while the next one is prepared; yields the rows of its videos."""
-    packing: Future[list[VideoRow]] | None = None
-    with ThreadPoolExecutor(1) as thread:
-        for group in groups:
-            if packing is not None:
-                yield packing.result()  # no shard may be in place before the one before it
-            packing = thread.submit(pack, out, shard, group)
-            shard += any(video.row.status == "ok" for video in group)
-        if packing is not None:
-            yield packing.result()
+    yield group
 
 
 def pack(out: Path, shard: int, group: Sequence[PreparedVideo]) -> list[VideoRow]:
-    """Writes one shard from pieces and deletes them; returns the rows of its videos."""
+    """Writes one shard from pieces, if any are of usable videos, and deletes them; returns the rows of its videos."""
     rows, first_row = [], 0
-    for video in group:
-        row = video.row
+    for row in (video.row for video in group):
         if row.status == "ok":
             row = replace(row, shard=shard, first_row=first_row)
             first_row += row.shots
@@ -308,9 +223,8 @@ def pack(out: Path, shard: int, group: Sequence[PreparedVideo]) -> list[VideoRow
         with ShotWriter(shard_path(out, shard), rows) as writer:
             for row, path in zip(rows, pieces, strict=True):
                 if row.status == "ok":
-                    piece = open_shard(path)
-                    for index in range(piece.num_record_batches):
-                        writer.add_batch(piece.get_batch(index))
+                    for batch in open_shard(path).read_all().to_batches():
+                        writer.add_batch(batch)
             writer.commit(sync=True)
         for path in pieces:
             path.unlink(missing_ok=True)

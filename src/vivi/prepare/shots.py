@@ -33,16 +33,14 @@ MIN_SHOT_SECONDS = 0.5
 _FADE_SECONDS = 0.8  # the longest window
 _FLASH_SECONDS = 0.2  # a flash is shorter than this
 _ACTIVITY = 0.7  # the part of the change before and after a window that is subtracted
-_STRAIGHT = 1.4  # see HistogramShotDetector._one_transition, for this and the next
-_DIP = 0.5
+_STRAIGHT, _DIP = 1.4, 0.5  # see HistogramShotDetector._one_transition
 
 _SIDE = 72  # a frame is looked at in 72 × 72 points, whatever its size
 _GRID = 3
 _BLOCKS = _GRID * _GRID
-_LUMA_BINS = 16
-_CHROMA_BINS = 12  # of red less luminance, and of blue less luminance
-_LUMA_SHARE = np.float32(1 / 3)  # of the description; less than chrominance, as it changes with the light
-_CHROMA_SHARE = np.float32(2 / 3)
+_LUMA_BINS, _CHROMA_BINS = 16, 12  # of luminance; of red less luminance, and of blue less luminance
+# Of the description; luminance has less, as it changes with the light.
+_LUMA_SHARE, _CHROMA_SHARE = np.float32(1 / 3), np.float32(2 / 3)
 _BLACK = 16  # luminance below which a point is as black as a letterbox
 _GREY = 5  # difference of a colour from luminance below which a point is grey
 _LEAST_INFORMATION = 0.25  # see distances
@@ -84,12 +82,14 @@ class HistogramShotDetector:
         flash = round(_FLASH_SECONDS * rate)
         self._flash = max(1, flash) if rate >= 1 else 0
         self._fade = max(1, int(_FADE_SECONDS * rate + 1e-6))
-        self._lengths = list(range(1, max(2, self._fade) + 1, max(1, flash)))  # 1: a cut; others: fades
-        # Activity is measured over the time of a window and a little more, in case frames repeat (as they do where
-        # the source has few), but over no more than a fade: a low rate would meet the next boundary.
-        self._lags = [min(length, self._fade) + flash for length in self._lengths]
-        self._reach = self._lengths[-1] + max(self._lags)  # of a window to one side, counted from its other end
-        self.lookahead = self._reach + max(self._lengths[-1], math.ceil(min_shot_seconds * rate)) + 1
+        # The lengths of windows (1: a cut; others: fades) and of the time before and after them in which activity is
+        # measured: their own and a little more, in case frames repeat (as they do where the source has few), but no
+        # more than a fade: a low rate would meet the next boundary.
+        lengths = range(1, max(2, self._fade) + 1, max(1, flash))
+        self._windows = [(length, min(length, self._fade) + flash) for length in lengths]
+        self._longest = lengths[-1]
+        self._reach = sum(self._windows[-1])  # of a window to one side, counted from its other end
+        self.lookahead = self._reach + max(self._longest, math.ceil(min_shot_seconds * rate)) + 1
         self._count = 0
         # Slot i % size holds frame i: what was said of it, and its distances to all frames that are still held.
         size = 2 * self._reach + 2
@@ -111,14 +111,14 @@ class HistogramShotDetector:
         self._descriptions[last % size] = describe(frame)
         row = distances(self._descriptions, self._descriptions[last % size])
         self._distances[last % size] = self._distances[:, last % size] = row
-        for length, lag in zip(self._lengths, self._lags, strict=True):  # the windows that waited for this frame
+        for length, lag in self._windows:  # those that waited for this frame
             self._vote(last - lag - length, length, lag)
         return self._decide(last - self._reach)
 
     def finish(self) -> list[int]:
         """Decides what has been waiting for more frames; nothing may be added afterwards."""
         last = self._count - 1
-        for length, lag in zip(self._lengths, self._lags, strict=True):
+        for length, lag in self._windows:
             for start in range(last - lag - length + 1, last - length + 1):
                 self._vote(start, length, lag)
         found = self._decide(last)
@@ -141,8 +141,6 @@ class HistogramShotDetector:
         starts = (start, max(start - self._flash, 0))
         ends = (end, min(end + self._flash, last))
         apart = min(self._distance(a, b) for a in starts for b in ends)
-        if apart <= self.threshold:
-            return
         activity = []
         if start > 0:
             activity.append(self._distance(max(start - lag, 0), start))
@@ -172,14 +170,14 @@ class HistogramShotDetector:
                     self._pending = boundary
                 elif boundary.score > self._pending.score:
                     self._pending = boundary
-            elif self._pending is not None and not self._may_be_near(self._pending, boundary):
+            elif self._pending is not None and not self._are_near(self._pending, boundary):
                 found.append(self._pending.index)
                 self._pending = None
         self._decided = max(self._decided, last + 1)
         return found
 
-    def _may_be_near(self, a: _Boundary, b: _Boundary) -> bool:
-        return b.index - a.index < self._lengths[-1] or b.time - a.time < self.min_shot_seconds - 1e-6
+    def _are_near(self, a: _Boundary, b: _Boundary) -> bool:
+        return b.index - a.index < self._longest or b.time - a.time < self.min_shot_seconds - 1e-6
 
     def _one_transition(self, a: _Boundary, b: _Boundary) -> bool:
         """Whether of a and the later b only one can be a boundary: they are too close, or belong to one fade.
@@ -190,7 +188,7 @@ class HistogramShotDetector:
         """
         if b.time - a.time < self.min_shot_seconds - 1e-6:
             return True
-        if b.index - a.index > self._lengths[-1]:
+        if b.index - a.index > self._longest:
             return False
         before, inside, after = a.index - 1, range(a.index, b.index), b.index
         way = max(self._distance(before, i) + self._distance(i, after) for i in inside)

@@ -7,8 +7,9 @@ import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,60 +31,42 @@ MANIFEST_SUFFIXES = (".txt", ".csv", ".parquet")
 class Source:
     """A video to prepare."""
 
-    video: str
-    """Its name in the corpus: unique, relative to the argument it was found under."""
+    video: str  # its name in the corpus: unique, relative to the argument it was found under
     path: str
-    split: Split | None = None
-    """From a manifest; None: decided by a hash of the name."""
-    problem: str = ""
-    """Why it cannot even be tried, where that is known already."""
+    split: Split | None = None  # from a manifest; None: decided by a hash of the name
+    problem: str = ""  # why it cannot even be tried, where that is known already
 
 
-@dataclass
-class Listing:
-    """What the arguments of a command amount to."""
-
-    sources: list[Source] = field(default_factory=list)
-    ignored: Counter[str] = field(default_factory=Counter)
-    """Files in folders that do not look like videos, by suffix."""
-    notes: list[str] = field(default_factory=list)
-    """What else was left out, and why, a line each."""
-
-
-def list_sources(arguments: Sequence[Path]) -> Listing:
-    """Every video named by the arguments, once, in the order of their names."""
-    listing = Listing()
+def list_sources(arguments: Sequence[Path]) -> tuple[list[Source], list[str]]:
+    """Every video named by the arguments, once; and what they hold that is left out, and why, a line each."""
+    found: list[Source] = []
+    ignored: Counter[str] = Counter()
     for argument in arguments:
         if not os.path.exists(argument):
             raise UserError(f"{argument} does not exist; give video files, folders or a manifest")
         if argument.is_dir():
-            listing.sources += _in_folder(argument, listing.ignored)
+            found += _in_folder(argument, ignored)
         elif argument.suffix.lower() in MANIFEST_SUFFIXES:
-            listing.sources += _in_manifest(argument)
+            found += _in_manifest(argument)
         else:
-            listing.sources.append(Source(text(argument.name), os.path.abspath(argument)))
-    _leave_out_repeated(listing)
-    return listing
-
-
-def _leave_out_repeated(listing: Listing) -> None:
-    """The same file under several arguments counts once, as it was first named. So do two files whose names read the
-    same once bytes that are no text are spelled out: nothing could tell them apart later."""
+            found.append(Source(text(argument.name), os.path.abspath(argument)))
+    kinds = ", ".join(f"{count} {suffix}" for suffix, count in ignored.most_common(5))
+    notes = [f"ignored {ignored.total()} files that are not videos by name ({kinds})"] if ignored else []
+    # The same file under several arguments counts once, as it was first named. So do two files whose names read the
+    # same once bytes that are no text are spelled out: nothing could tell them apart later.
     first: dict[str, Source] = {}
     alike, twice = [], []
-    for source in listing.sources:
+    for source in found:
         other = first.setdefault(text(source.path), source)
         if other.path != source.path:
             alike.append(text(source.path))
         elif (other.video, other.split) != (source.video, source.split):
             twice.append(f"{other.video} and {source.video}")
     if alike:
-        listing.notes.append(
-            f"left out, as their names read like other files': {len(alike)} ({alike[0]}); rename them"
-        )
+        notes.append(f"left out, as their names read like other files': {len(alike)} ({alike[0]}); rename them")
     if twice:
-        listing.notes.append(f"named more than once: {len(twice)} files ({twice[0]}); the first name counts")
-    listing.sources = list(first.values())
+        notes.append(f"named more than once: {len(twice)} files ({twice[0]}); the first name counts")
+    return list(first.values()), notes
 
 
 def name_apart(
@@ -95,21 +78,23 @@ def name_apart(
     above it, as many as it takes. A video keeps its name where `moved(name, new path)` says that it is the same.
     """
     names = {path: name for name, path in taken.items()}
-    given: set[str] = set()
-    named = []
+    named: dict[str, Source] = {}
     for source in sorted(sources, key=lambda source: (source.video, source.path)):
         path = text(source.path)
         video = names.get(path) or source.video
         folders = list(Path(path).parent.parts)[: -len(Path(source.video).parent.parts) or None]
-        while video in given or (taken.get(video, path) != path and not moved(video, source.path)):
+        while video in named or (taken.get(video, path) != path and not moved(video, source.path)):
             video = f"{folders.pop().strip(os.sep)}/{video}" if folders else f"{video}'"
-        given.add(video)
-        named.append(Source(video, source.path, source.split, source.problem))
-    return sorted(named, key=lambda source: source.video)
+        named[video] = replace(source, video=video)
+    return [source for _, source in sorted(named.items())]
 
 
 def _in_folder(folder: Path, ignored: Counter[str]) -> Iterator[Source]:
     """Videos below a folder, through links, each folder once."""
+
+    def source(path: str, problem: str = "") -> Source:
+        return Source(text(os.path.relpath(path, folder)), os.path.abspath(path), problem=problem)
+
     visited: set[tuple[int, int]] = set()
     unreadable: list[OSError] = []
     for root, folders, files in os.walk(folder, followlinks=True, onerror=unreadable.append):
@@ -122,14 +107,12 @@ def _in_folder(folder: Path, ignored: Counter[str]) -> Iterator[Source]:
         for name in sorted(files):
             if name.startswith(".") or not _has_video_name(name):
                 ignored[Path(name).suffix.lower() or "without suffix"] += 1
-                continue
-            path = os.path.join(root, name)
-            yield Source(text(os.path.relpath(path, folder)), os.path.abspath(path))
+            else:
+                yield source(os.path.join(root, name))
         if _has_video_name(root) and Path(root) != folder and not folders and not any(map(_has_video_name, files)):
-            yield Source(text(os.path.relpath(root, folder)), os.path.abspath(root), problem="is a directory")
+            yield source(root, "is a directory")
     for error in unreadable:
-        name = text(os.path.relpath(error.filename, folder))
-        yield Source(name, os.path.abspath(error.filename), problem=f"folder cannot be read: {error.strerror}")
+        yield source(error.filename, f"folder cannot be read: {error.strerror}")
 
 
 def _has_video_name(path: str) -> bool:
@@ -138,63 +121,48 @@ def _has_video_name(path: str) -> bool:
 
 def _in_manifest(manifest: Path) -> Iterator[Source]:
     """Rows of a manifest; relative paths start at its folder. A bad row is a source with a problem."""
+    folder = os.path.abspath(manifest.parent)
     for line, row in _manifest_rows(manifest):
-        path, split = row.get("path") or "", row.get("split") or None
+        path, split, problem = row.get("path", ""), row.get("split"), ""
         if not path or "\0" in path:
             problem = "its path holds a zero byte" if path else "no path in the manifest"
-            name = text(f"{manifest.name}, row {line}")
-            yield Source(name, os.path.join(os.path.abspath(manifest.parent), name), problem=problem)
-            continue
-        absolute = os.path.abspath(manifest.parent / path)
-        video = text(row.get("video") or _relative_name(absolute, manifest.parent))
-        if split in SPLITS:
-            yield Source(video, absolute, SPLITS[split])
-        else:
-            yield Source(video, absolute, problem=f"split {split!r} in the manifest is neither train nor test")
-
-
-def _relative_name(path: str, folder: Path) -> str:
-    inside = os.path.relpath(path, os.path.abspath(folder))
-    return Path(path).name if inside.startswith("..") else inside
+            path, row = f"{manifest.name}, row {line}", {}
+        elif split not in SPLITS:
+            problem = f"split {split!r} in the manifest is neither train nor test"
+        path = os.path.abspath(os.path.join(folder, path))
+        inside = os.path.relpath(path, folder)
+        name = Path(path).name if inside.startswith("..") else inside
+        yield Source(text(row.get("video", name)), path, None if problem else SPLITS[split], problem)
 
 
 def _manifest_rows(manifest: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Each row with its number; values that are missing or empty are left out."""
+    kind = manifest.suffix.lower()
+    rows: Iterable[tuple[int, dict[str, Any]]]
     try:
-        if manifest.suffix.lower() == ".parquet":
+        if kind == ".parquet":
             table = pq.read_table(manifest)
-            _check_has_path(manifest, table.column_names)
-            for line, row in enumerate(table.to_pylist(), start=1):
-                yield line, {key: _as_text(value) for key, value in row.items() if value is not None}
-            return
-        content = read_file(manifest, LARGE).decode("utf-8-sig", "surrogateescape")
-        if manifest.suffix.lower() == ".csv":
-            yield from _csv_rows(manifest, content)
-            return
+            columns, rows = table.column_names, enumerate(table.to_pylist(), start=1)
+        else:
+            content = read_file(manifest, LARGE).decode("utf-8-sig", "surrogateescape")
+        if kind == ".csv":
+            # A path of any length is one bad row, not the end of the file.
+            csv.field_size_limit(max(csv.field_size_limit(), len(content) + 1))
+            reader = csv.DictReader(io.StringIO(content, newline=""), strict=True)
+            columns, rows = list(reader.fieldnames or []), ((reader.line_num, row) for row in reader)
+        if kind == ".txt":
+            lines = ((n, line.strip()) for n, line in enumerate(content.split("\n"), 1) if not line.startswith("#"))
+            columns, rows = ["path"], ((n, {"path": line}) for n, line in lines if line)
+        if "path" not in columns:
+            raise UserError(f"manifest {manifest} has no column 'path' (it has: {', '.join(columns) or 'none'})")
+        for line, row in rows:
+            yield line, {key: _as_text(value) for key, value in row.items() if key and value not in (None, b"", "")}
     except (OSError, csv.Error, pa.ArrowException) as error:
         raise UserError(f"manifest {manifest} cannot be read: {first_line(error)}") from None
-    for line, path in enumerate(content.split("\n"), start=1):
-        if path.strip() and not path.startswith("#"):
-            yield line, {"path": path.strip()}
 
 
 def _as_text(value: object) -> str:
     return os.fsdecode(value) if isinstance(value, bytes) else str(value)
-
-
-def _csv_rows(manifest: Path, content: str) -> Iterator[tuple[int, dict[str, str]]]:
-    limit = csv.field_size_limit(len(content) + 1)  # a path of any length is one bad row, not the end of the file
-    try:
-        reader = csv.DictReader(io.StringIO(content, newline=""), strict=True)
-        _check_has_path(manifest, reader.fieldnames or [])
-        for row in reader:
-            yield reader.line_num, {key: value for key, value in row.items() if key and isinstance(value, str)}
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _check_has_path(manifest: Path, columns: Sequence[str]) -> None:
-    if "path" not in columns:
-        raise UserError(f"manifest {manifest} has no column 'path' (it has: {', '.join(columns) or 'none'})")
 
 
 def text(path: str) -> str:
