@@ -1,6 +1,7 @@
 """One table and its four renderings: HTML on the page (templates/table.html), CSV, Markdown and LaTeX (booktabs).
 
-CSV is for programs and has records of its own, with more columns and exact numbers; the others share the cells.
+A row has a cell for each column of the CSV, which is for programs: numbers are exact, and there are more of them than
+the others show.
 """
 
 from __future__ import annotations
@@ -10,98 +11,116 @@ import io
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 from vivi.runtime.storage import write_atomically
 
 FORMATS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
-Record = dict[str, str]
-
-
-@dataclass(frozen=True)
-class Column:
-    """What stands above the cells; `heading`, `small`, `hint` and `group` (a colour) are for the page."""
-
-    title: str
-    heading: str = ""
-    small: str = ""
-    hint: str = ""
-    group: str = ""
-    only: Literal["", "page", "files"] = ""
+Value = str | int | float | None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell says; `small` (below it), `hint` (a tooltip), `kind` (CSS classes) and `badge` are for the page."""
+    """A value. What stands below it (`small`), `hint` (a tooltip), `kind` (CSS classes) and `badge` are for the
+    page."""
 
-    text: str = ""
+    value: Value = None
+    text: str | None = None  # in its place, but in the CSV
+    in_files: str | None = None  # in its place, in Markdown and LaTeX
     spread: str = ""
+    rivals: object = None  # the highest number of the cells of a column in which this is equal, and not None, is bold
     bold: bool = False
     small: str = ""
     hint: str = ""
     kind: str = ""
     badge: bool = False
-    in_files: str | None = None  # what Markdown and LaTeX say instead
+
+    @property
+    def shown(self) -> str:
+        if self.text is not None or self.value is None:
+            return self.text or ""
+        if isinstance(self.value, str):
+            return self.value
+        return number(self.value) if isinstance(self.value, float) else f"{self.value:,}"
+
+
+Cells = dict[str, Cell | Value]
+"""Of a row, by the names of their columns."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What stands above the cells, and what does on the page, if it is something else; where nothing does, the column
+    is left out. `small`, `hint` and `group` (a colour) are for the page."""
+
+    title: str
+    on_page: str | None = None
+    small: str = ""
+    hint: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The first cell is the row's name."""
+    """A row, which may be of the paper, or the one that others are compared with."""
 
-    cells: tuple[Cell, ...]
+    cells: Cells
     paper: bool = False
     baseline: bool = False
 
 
 @dataclass(frozen=True)
-class Span:
-    """A heading over several columns."""
-
-    title: str
-    group: str
-    columns: int
-
-
-@dataclass(frozen=True)
 class Table:
-    """`name` is that of its files, `note` what their readers have to know, `caption` the same on the page."""
+    """`name` is that of its files, `note` what their readers have to know."""
 
     name: str
     title: str
     note: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    records: Sequence[Record]  # for CSV, all with the same keys
+    columns: Mapping[str, Column]  # that are shown; the first has the rows' names
+    rows: Sequence[Row]
+    records: Sequence[Cells] = ()  # of the CSV, where they are not the rows
     kind: str = "means"  # CSS class
-    spans: tuple[Span, ...] = ()  # from the second column on, all but the last
-
-    @property
-    def ours(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if not row.paper)
-
-    @property
-    def paper(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if row.paper)
 
     @property
     def files(self) -> dict[str, str]:
         """The names of its files, by the name of their format."""
-        return {format_name: f"{self.name}.{suffix}" for suffix, format_name in FORMATS.items()}
+        return {title: f"{self.name}.{suffix}" for suffix, title in FORMATS.items()}
 
-    def shown(self, row: Row) -> list[tuple[Column, Cell]]:
-        """The columns and cells that are on the page."""
-        return [pair for pair in zip(self.columns, row.cells, strict=True) if pair[0].only != "files"]
+    def view(self, where: Literal["files", "page"]) -> tuple[list[Column], list[tuple[Row, list[Cell]]]]:
+        """The columns that are shown there, and each row with its cells in them."""
+        shown = {
+            name: column
+            for name, column in self.columns.items()
+            if (column.title if where == "files" or column.on_page is None else column.on_page)
+        }
+        cells = [_marked([row.cells.get(name) for row in self.rows]) for name in shown]
+        return [*shown.values()], [(row, [*line]) for row, *line in zip(self.rows, *cells, strict=True)]
+
+
+def _marked(column: Sequence[Cell | Value]) -> list[Cell]:
+    """The cells of a column, with the best of them in bold, as printed."""
+    cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in column]
+    numbers = [(cell.rivals, one_digit(cell.value)) for cell in cells if isinstance(cell.value, float)]
+
+    def is_best(cell: Cell) -> bool:
+        if cell.rivals is None or not isinstance(cell.value, float):
+            return False
+        rivals = [number for key, number in numbers if key == cell.rivals]
+        return len(rivals) > 1 and one_digit(cell.value) == max(rivals)
+
+    return [replace(cell, bold=is_best(cell)) for cell in cells]
 
 
 def write_table(table: Table, folder: Path) -> None:
     """Writes the table in every format."""
     folder.mkdir(parents=True, exist_ok=True)
-    for suffix, text in (("csv", csv_text(table.records)), ("md", markdown(table)), ("tex", latex(table))):
-        write_atomically(folder / f"{table.name}.{suffix}", text.encode("utf-8", "replace"), sync=False)
+    texts = (csv_text(table.records or [row.cells for row in table.rows]), markdown(table), latex(table))
+    for file, text in zip(table.files.values(), texts, strict=True):
+        write_atomically(folder / file, text.encode("utf-8", "replace"), sync=False)
 
 
 # --- numbers ---
@@ -122,23 +141,28 @@ def signed(value: float) -> str:
     return text if text == "0.0" else ("+" if value > 0 else "−") + text
 
 
-def number_range(low: float, high: float) -> str:
-    """33.1–34.0, or one number where both are printed alike."""
-    return number(low) if number(low) == number(high) else f"{number(low)}–{number(high)}"
+def extent(values: Collection[float], between: str = " to ", form: Callable[[float], str] = str) -> str:
+    """From the lowest to the highest: 2 to 3, 33.1–34.0; or one number where both are printed alike."""
+    return between.join(dict.fromkeys((form(min(values)), form(max(values)))))
 
 
-def exact(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}".rstrip("0").rstrip(".")
+def exact(value: Value) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}".rstrip("0").rstrip(".")
+    return "" if value is None else str(value)
 
 
 # --- CSV ---
 
 
-def csv_text(records: Sequence[Record]) -> str:
+def csv_text(records: Sequence[Cells]) -> str:
+    """The columns are those of the first record; others may leave some of them out."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, [*records[0]], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: plain_cell(cell) for name, cell in record.items()} for record in records)
+    for record in records:
+        values = {name: cell.value if isinstance(cell, Cell) else cell for name, cell in record.items()}
+        writer.writerow({name: plain_cell(exact(value)) for name, value in values.items()})
     return text.getvalue()
 
 
@@ -156,32 +180,22 @@ def plain_cell(text: str) -> str:
 # --- Markdown and LaTeX ---
 
 
-def _in_files(table: Table) -> tuple[list[str], list[list[Cell]], list[list[Cell]]]:
-    """The titles, our rows and the paper's, without what is on the page alone."""
-
-    def cells(row: Row) -> list[Cell]:
-        return [cell for column, cell in zip(table.columns, row.cells, strict=True) if column.only != "page"]
-
-    titles = [column.title for column in table.columns if column.only != "page"]
-    return titles, [cells(row) for row in table.ours], [cells(row) for row in table.paper]
-
-
-def _text(cell: Cell) -> str:
-    return cell.text if cell.in_files is None else cell.in_files
+def _in_files(cell: Cell) -> str:
+    return cell.shown if cell.in_files is None else cell.in_files
 
 
 def markdown(table: Table) -> str:
     """As GitHub and others read it."""
 
     def shown(cell: Cell) -> str:
-        text = markdown_escaped(_text(cell)) + (f" ± {cell.spread}" if cell.spread else "")
-        return f"**{text}**" if cell.bold and text else text
+        text = markdown_escaped(_in_files(cell)) + (f" ± {cell.spread}" if cell.spread else "")
+        return f"**{text}**" if cell.bold else text
 
-    titles, ours, paper = _in_files(table)
+    columns, rows = table.view("files")
     lines = [f"**{markdown_escaped(table.title)}**. {markdown_escaped(table.note)}", ""]
-    lines.append("| " + " | ".join(map(markdown_escaped, titles)) + " |")
-    lines.append("| :--- |" + " ---: |" * (len(titles) - 1))
-    lines += ["| " + " | ".join(map(shown, row)) + " |" for row in (*ours, *paper)]
+    lines.append("| " + " | ".join(markdown_escaped(column.title) for column in columns) + " |")
+    lines.append("| :--- |" + " ---: |" * (len(columns) - 1))
+    lines += ["| " + " | ".join(map(shown, cells)) + " |" for _, cells in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -194,24 +208,20 @@ def latex(table: Table) -> str:
     """A tabular; its first lines say what it needs."""
 
     def shown(cell: Cell) -> str:
-        text = latex_escaped(_text(cell))
-        text = rf"\textbf{{{text}}}" if cell.bold and text else text
+        text = latex_escaped(_in_files(cell))
+        text = rf"\textbf{{{text}}}" if cell.bold else text
         return text + (rf" {{\scriptsize$\pm${cell.spread}}}" if cell.spread else "")
 
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(cells) + r" \\"
-
-    titles, ours, paper = _in_files(table)
-    upright = len(titles) <= 8  # long titles of many columns stand on end, where graphicx is loaded
-    first, *others = map(latex_escaped, titles)
+    columns, rows = table.view("files")
+    upright = len(columns) <= 8  # long titles of many columns stand on end, where graphicx is loaded
+    first, *others = (latex_escaped(column.title) for column in columns)
     head = [first, *(title if upright else rf"\rotatebox{{90}}{{{title}}}" for title in others)]
     lines = [f"% {' '.join(text.split())}" for text in (table.title, table.note)]
     lines.append(r"% \usepackage{booktabs}" + ("" if upright else r" and, for titles on end, \usepackage{graphicx}"))
     lines += [] if upright else [r"\providecommand{\rotatebox}[2]{#2}"]
-    lines += [rf"\begin{{tabular}}{{l{'r' * len(others)}}}", r"\toprule", line(head), r"\midrule"]
-    lines += [line([*map(shown, row)]) for row in ours]
-    lines += [r"\midrule"] if ours and paper else []
-    lines += [line([*map(shown, row)]) for row in paper]
+    lines += [rf"\begin{{tabular}}{{l{'r' * len(others)}}}", r"\toprule", " & ".join(head) + r" \\"]
+    for _, part in groupby(rows, key=lambda line: line[0].paper):
+        lines += [r"\midrule", *(" & ".join(map(shown, cells)) + r" \\" for _, cells in part)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vivi.report.table import number, signed
+from vivi.evaluate.metadata import counted
+from vivi.report.table import extent, number, signed
 from vivi.runtime.errors import UserError
-from vivi.runtime.storage import StorageError, write_atomically
+from vivi.runtime.storage import StorageError, leads_out, write_atomically
 
 _HERE = Path(__file__).parent
 
 
 def write_html(index: Path, template: str, **data: Any) -> None:
-    """Replaces a page in one step."""
+    """Replaces a page in one step; then removes the files that only the one before referred to."""
     page = templates().get_template(template).render(**data)
+    before = index.read_text(encoding="utf-8", errors="replace") if index.exists() else ""
     write_atomically(index, page.encode("utf-8", "replace"))
+    for name in _files(before) - _files(page):
+        (index.parent / name).unlink(missing_ok=True)
+
+
+def _files(page: str) -> set[str]:
+    """What a page shows and links to, in the folders beside it."""
+    names = {unquote(unescape(name)) for name in re.findall(r'(?:href|src|srcset)="([^"#:]+)"', page)}
+    return {name for name in names if not leads_out(name)}
 
 
 @cache
@@ -35,8 +47,11 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (number, signed, plural, listed, clock, in_words, in_bytes, compact)
-    environment.filters |= {function.__name__: function for function in filters} | {"quoted": quote}
+    filters = (number, signed, extent, listed, clock, in_words, in_bytes, compact)
+    environment.filters |= {function.__name__: function for function in filters} | {
+        "plural": counted,
+        "quoted": quote,
+    }
     environment.globals["static"] = _static
     return environment
 
@@ -68,10 +83,6 @@ def unwritable_named(out: Path) -> Iterator[None]:
 
 
 # --- words and numbers ---
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(names: Sequence[str]) -> str:
