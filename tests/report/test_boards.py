@@ -57,7 +57,7 @@ def test_ranges_of_seeds() -> None:
     found = mean(row, ["dtd", "pets", "svhn"])
     assert found.tasks == 2 and found.value == pytest.approx((20 + 50) / 2)
     # The fourth seed has no partner.
-    assert (found.low, found.high) == (pytest.approx((20 + 20) / 2), pytest.approx((30 + 50) / 2))
+    assert (min(found.seeds), max(found.seeds)) == (pytest.approx((20 + 20) / 2), pytest.approx((30 + 50) / 2))
     assert row.cells["dtd"].spread == pytest.approx(10)
     single = boards_of([a_result("a", "dtd", [0.1])])[0].rows[0]
     assert single.cells["dtd"].spread is None and mean(single, ["dtd"]) == mean(single, ["dtd", "pets"])

@@ -71,12 +71,11 @@ class Method:
 
 @dataclass(frozen=True)
 class Mean:
-    """Over so many tasks; of none, there is no value. `low` and `high`: the extremes of the means of single seeds."""
+    """Over so many tasks; of none, there is no value. `seeds`: the means of the single ones, if there are several."""
 
     value: float | None
     tasks: int
-    low: float | None = None
-    high: float | None = None
+    seeds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -200,8 +199,8 @@ def mean(row: Method, tasks: Sequence[str]) -> Mean:
     value = statistics.fmean(cell.value for cell in cells)
     # A printed mean is of numbers not yet rounded: nearer to the truth than what can be recomputed.
     value = row.printed.get(_PRINTED.get(frozenset(own), ""), value)
-    by_seed = [statistics.fmean(seeds) for seeds in zip(*(cell.seeds for cell in cells), strict=False)]
-    return Mean(value, len(own), *((min(by_seed), max(by_seed)) if len(by_seed) > 1 else ()))
+    by_seed = tuple(statistics.fmean(seeds) for seeds in zip(*(cell.seeds for cell in cells), strict=False))
+    return Mean(value, len(own), by_seed if len(by_seed) > 1 else ())
 
 
 def difference(row: Method, other: Method, tasks: Sequence[str]) -> Mean:

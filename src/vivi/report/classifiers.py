@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from vivi.evaluate.results import Result
 from vivi.report.sections import Section, unequal
-from vivi.report.table import Cell, Cells, Column, Row, Table
+from vivi.report.table import Cell, Cells, Row, Table
 
-HEADS = {"method": "Model", "test_set": "Test set", "top1": "Top-1", "top5": "Top-5", "images": "Images"}
+COLUMNS = {"method": "Model", "test_set": "Test set", "top1": "Top-1", "top5": "Top-5", "images": "Images"}
 
 
 def classifiers_section(results: Sequence[Result]) -> Section:
@@ -17,8 +17,7 @@ def classifiers_section(results: Sequence[Result]) -> Section:
     if any(result.unreadable for result in results):
         about += "; images that cannot be read do not count"
     ordered = sorted(results, key=lambda result: (result.title, result.task, -result.score.median, result.encoder))
-    columns, rows = {name: Column(title) for name, title in HEADS.items()}, [*map(_row, ordered)]
-    table = Table("classifiers", "Classifiers", f"{about}.", columns, rows)
+    table = Table("classifiers", "Classifiers", f"{about}.", COLUMNS, [*map(_row, ordered)])
     different = unequal((result.title, result.data_checksum) for result in ordered)
     warnings = [f"On {title}, the classifiers were not tested on the same images." for title in different]
     return Section("classifiers", table.title, "classifiers.html", tables=[table], warnings=warnings)

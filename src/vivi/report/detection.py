@@ -7,20 +7,14 @@ from pathlib import Path
 
 from vivi.evaluate.results import DetectionResult
 from vivi.report.paper import paper_rows
-from vivi.report.sections import Section, copy_pictures, unequal
+from vivi.report.sections import Section, section_of, unequal
 from vivi.report.table import Cell, Cells, Column, Row, Table, exact, extent, number
 
 STANDARD = "standard"
 PAPER_SET, PAPER_RUNS, COCO_IMAGES = "COCO 2017", 3, 4000
 PARTS = {"ap": "AP", "ap50": "AP50", "ap75": "AP75", "small": "Small", "medium": "Medium", "large": "Large"}
-COLUMNS = {
-    "encoder": Column("Encoder"),
-    "set": Column("Set"),
-    "schedule": Column("", "Schedule"),
-    **{part: Column(title) for part, title in PARTS.items()},
-    "lr": Column("", "Learning rate"),
-    "test_images": Column("", "Images"),
-}
+COLUMNS: dict[str, Column | str] = {"encoder": "Encoder", "set": "Set", "schedule": Column("", "Schedule"), **PARTS}
+COLUMNS |= {"lr": Column("", "Learning rate"), "test_images": Column("", "Images")}
 
 
 def in_order(results: Sequence[DetectionResult]) -> list[DetectionResult]:
@@ -40,9 +34,6 @@ def is_coco(result: DetectionResult) -> bool:
 
 def detection_section(results: Sequence[DetectionResult], source: Path, out: Path, paper: bool) -> Section:
     """Copies pictures from `source`."""
-    names = [(f"{result.encoder} on {_where(result)}", result) for result in results]
-    pictures, problems = copy_pictures([(name, each.picture) for name, each in names], source, out, "detection")
-    different = unequal((result.set, result.data_checksum) for result in results)
     counts = {len(result.runs) for result in results}
     of = "of one run" if counts == {1} else f"the median of {extent(counts)} runs"
     about = (
@@ -51,30 +42,24 @@ def detection_section(results: Sequence[DetectionResult], source: Path, out: Pat
     )
     warning = " Schedules other than the standard one are not to be compared with the paper."
     others = any(result.schedule != STANDARD for result in results)
-    return Section(
-        key="detection",
-        title="Detection",
-        template="detection.html",
+    rows = [*map(_row, results)]
+    for row in paper_rows("coco_ap") if paper and any(map(is_coco, results)) else ():
+        name = Cell(row.method, in_files=f"{row.method} (paper)")
+        printed: Cells = {"source": "paper", "encoder": name, "ap": row.numbers["ap"], "runs": PAPER_RUNS}
+        rows.append(Row(printed | {"set": PAPER_SET, "schedule": STANDARD}, paper=True))
+    different = unequal((result.set, result.data_checksum) for result in results)
+    return section_of(
+        Table("detection", "Detection", about + warning * others, COLUMNS, rows),
+        [(f"{result.encoder} on {_where(result)}", result) for result in results],
+        source,
+        out,
         warnings=[f"On {name}, the detectors were not trained and tested on the same images." for name in different],
-        notes=[(name, note) for name, each in names for note in each.notes],
-        tables=[_table(results, f"{about}{warning}" if others else about, paper and any(map(is_coco, results)))],
-        pictures=pictures,
-        problems=problems,
         data={"about": about, "other_schedules": others},
     )
 
 
 def _where(result: DetectionResult) -> str:
     return result.set if result.schedule == STANDARD else f"{result.set}, {result.schedule} schedule"
-
-
-def _table(results: Sequence[DetectionResult], note: str, paper: bool) -> Table:
-    rows = [*map(_row, results)]
-    for row in paper_rows("coco_ap") if paper else ():
-        name = Cell(row.method, in_files=f"{row.method} (paper)")
-        printed: Cells = {"source": "paper", "encoder": name, "ap": row.numbers["ap"], "runs": PAPER_RUNS}
-        rows.append(Row(printed | {"set": PAPER_SET, "schedule": STANDARD}, paper=True))
-    return Table("detection", "Detection", note, COLUMNS, rows)
 
 
 def _row(result: DetectionResult) -> Row:

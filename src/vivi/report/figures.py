@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from vivi.evaluate.metadata import counted
 from vivi.evaluate.results import RobustResult
@@ -32,7 +32,6 @@ MAX_BARS = 12
 MAX_LINES = 6  # as many as there are colours
 MARKERS = "o^vP<>"  # the paper's points are squares
 _WIDTH = 6.4  # inches
-_LEGEND = 0.2  # inches of a line of the legend
 _DPI = 160
 _NAME = 30  # characters of a name in a legend
 
@@ -77,42 +76,39 @@ def draw_groups(board: Board, folder: Path) -> Figure | None:
     places = {"All": shared_tasks(rows, board.counted)}
     places |= {group.capitalize(): shared_tasks(rows, board.tasks(group)) for group in board.groups}
     places = {title: chosen for title, chosen in places.items() if chosen}
-    if not places:
-        return None
     if len(places) == 2 and len(places.get("All", ())) == len(tasks):
         places = {"All": tasks}  # one group is all there is
+    if not places:
+        return None
     means = [[mean(row, chosen) for chosen in places.values()] for row in rows]
     colours = _shades([row is board.baseline for row in rows])
     legend = [(short(row.name, _NAME), light) for row, (light, _) in zip(rows, colours, strict=True)]
-    width = min(max(_WIDTH, 1.2 + 0.17 * len(rows) * len(places)), 2 * _WIDTH)
-    canvas, axes = _chart(board.label, legend, width, 3.2, left=0.5, right=0.1, top=0.45, bottom=0.5)
-    axes.grid(axis="y", color=LIGHT["line"], linewidth=0.8, zorder=0)
-    axes.set_ylabel("accuracy (%)", fontsize=8.5, color=LIGHT["muted"])
-    axes.set_xticks(
-        range(len(places)), [f"{title}\n{counted(len(chosen), 'task')}" for title, chosen in places.items()]
-    )
+    size = (min(max(_WIDTH, 1.2 + 0.17 * len(rows) * len(places)), 2 * _WIDTH), 3.2)
+    canvas, axes = _chart(board.label, legend, size, (0.5, 0.1, 0.45, 0.5), grid="y", ylabel="accuracy (%)")
+    labels = [f"{title}\n{counted(len(chosen), 'task')}" for title, chosen in places.items()]
+    axes.set_xticks(range(len(places)), labels)
     axes.set_xlim(-0.55, len(places) - 0.45)
     step, highest = 0.84 / len(rows), 0.0
     for turn, bars in enumerate(means):
         at = [place + step * (turn - (len(rows) - 1) / 2) for place in range(len(bars))]
         axes.bar(at, [bar.value or 0.0 for bar in bars], step * 0.9, color=legend[turn][1], zorder=2)
         for place, bar in zip(at, bars, strict=True):
-            top = max(bar.value or 0.0, bar.high or 0.0)
+            top = max((bar.value or 0.0, *bar.seeds))
             highest = max(highest, top)
-            if bar.low is not None and bar.high is not None:
-                axes.vlines(place, bar.low, bar.high, color=LIGHT["text"], linewidth=1.0, zorder=3)
+            if bar.seeds:
+                axes.vlines(place, min(bar.seeds), max(bar.seeds), color=LIGHT["text"], linewidth=1.0, zorder=3)
             if len(rows) <= 6:
                 _number(axes, number(bar.value), (place, top), (0, 2), ha="center", va="bottom", fontsize=7)
     axes.set_ylim(0, min(112, 1.13 * highest + 1))
 
     caption = f"Mean accuracy by group, over the {counted(len(tasks), 'task')} that all bars share."
-    if any(bar.low is not None for bars in means for bar in bars):
+    if any(bar.seeds for bars in means for bar in bars):
         caption += " Whiskers: lowest and highest mean of a single seed."
     if len(board.shown) > len(rows):
         caption += f" Not drawn: {len(board.shown) - len(rows)} of the rows above."
     words = "; ".join(f"{row.name} {number(bars[0].value)}" for row, bars in zip(rows, means, strict=True))
     alt = f"Bar chart of mean accuracy by group. {next(iter(places))}: {words}."
-    return _save(canvas, folder, "Groups", f"{board.slug}-groups", caption, alt, colours)
+    return _save(canvas, folder / f"{board.slug}-groups", "Groups", caption, alt, colours)
 
 
 def bar_rows(board: Board) -> list[Method]:
@@ -135,60 +131,55 @@ def draw_differences(board: Board, first: Method, second: Method, folder: Path) 
     gains = [(first.cells[column.task].value - second.cells[column.task].value, column) for column in shared]
     gains.sort(key=lambda gain: gain[0])
     legend = [(group.capitalize(), LIGHT[group]) for group in board.groups if any(c.group == group for c in shared)]
-    title = f"{short(first.name)}  minus  {short(second.name)}"
-    height = 0.95 + 0.235 * len(gains)
-    canvas, axes = _chart(title, legend, _WIDTH, height, left=1.35, right=0.35, top=0.42, bottom=0.42)
-    axes.grid(axis="x", color=LIGHT["line"], linewidth=0.8, zorder=0)
-    axes.set_xlabel("difference in accuracy (points)", fontsize=8.5, color=LIGHT["muted"])
+    title, xlabel = f"{short(first.name)}  minus  {short(second.name)}", "difference in accuracy (points)"
+    size = (_WIDTH, 0.95 + 0.235 * len(gains))
+    canvas, axes = _chart(title, legend, size, (1.35, 0.35, 0.42, 0.42), grid="x", xlabel=xlabel)
     axes.set_yticks(range(len(gains)), [short(column.title, 22) for _, column in gains], parse_math=False)
     axes.set_ylim(-0.6, len(gains) - 0.4)
     low, high = min(0.0, gains[0][0]), max(0.0, gains[-1][0])
     room = 0.09 * (high - low) or 1.0
     axes.set_xlim(low - room * (low < 0), high + room)
-    axes.barh(
-        range(len(gains)),
-        [gain for gain, _ in gains],
-        color=[LIGHT[column.group] for _, column in gains],
-        height=0.72,
-        zorder=2,
-    )
-    for place, (gain, _) in enumerate(gains):
+    lengths, colours = [gain for gain, _ in gains], [LIGHT[column.group] for _, column in gains]
+    axes.barh(range(len(gains)), lengths, color=colours, height=0.72, zorder=2)
+    for place, gain in enumerate(lengths):
         side, shift = ("left", 3) if gain >= 0 else ("right", -3)
         _number(axes, signed(gain), (gain, place), (shift, 0), ha=side, va="center", fontsize=7.5)
     axes.axvline(0, color=LIGHT["muted"], linewidth=0.8, zorder=3)
 
-    better = sum(gain > 0 for gain, _ in gains)
-    both = counted(len(gains), "task")
+    both, better = counted(len(gains), "task"), sum(gain > 0 for gain in lengths)
     caption = f"{first.name} minus {second.name} on the {both} that both have: better on {better}."
     (least, worst), (most, best) = gains[0], gains[-1]
     alt = f"Sorted bars of differences, from {signed(least)} on {worst.title} to {signed(most)} on {best.title}."
-    return _save(canvas, folder, "Task by task", f"{board.slug}-differences", caption, alt)
+    return _save(canvas, folder / f"{board.slug}-differences", "Task by task", caption, alt)
 
 
 # --- curves of robustness ---
 
 
-def draw_curves(results: Sequence[RobustResult], paper: Sequence[PaperRow], folder: Path, name: str) -> Figure | None:
+def draw_curves(results: Sequence[RobustResult], paper: Sequence[PaperRow], path: Path) -> Figure | None:
     """PM-k over k of the models on one set, the best first; None where no anchor has a neighbour."""
     drawable = [result for result in results if result.farthest > 0]
     if not drawable:
         return None
     shown = drawable[:MAX_LINES]
     farthest = max(result.farthest for result in shown)
-    legend = [(short(result.encoder, _NAME), colour) for result, colour in zip(shown, LINE_COLOURS, strict=False)]
     marks = [LIGHT[("text", "muted")[turn % 2]] for turn in range(len(paper))]
+    legend = [(short(result.encoder, _NAME), colour) for result, colour in zip(shown, LINE_COLOURS, strict=False)]
     legend += [(short(f"{row.method} (paper)", _NAME), mark) for row, mark in zip(paper, marks, strict=True)]
-    title = short(shown[0].set, 60)
-    canvas, axes = _chart(title, legend, _WIDTH, 3.4, left=0.55, right=0.2, top=0.45, bottom=0.5)
-    axes.grid(axis="y", color=LIGHT["line"], linewidth=0.8, zorder=0)
-    axes.set_xlabel("k: frames away from the anchor, at most", fontsize=8.5, color=LIGHT["muted"])
-    axes.set_ylabel("PM-k accuracy (%)", fontsize=8.5, color=LIGHT["muted"])
+    labels = {"xlabel": "k: frames away from the anchor, at most", "ylabel": "PM-k accuracy (%)"}
+    title, margins = short(shown[0].set, 60), (0.55, 0.2, 0.45, 0.5)
+    canvas, axes = _chart(title, legend, (_WIDTH, 3.4), margins, grid="y", **labels)
     axes.set_xticks(range(farthest + 1))
     axes.set_xlim(-0.35, farthest + 0.35)
     for result, colour, marker in reversed([*zip(shown, LINE_COLOURS, MARKERS, strict=False)]):  # the best on top
         _curve(axes, result, colour, marker)
-    for turn, row in enumerate(paper):
-        _paper_points(axes, row, farthest, marks[turn], turn)
+    for turn, (row, mark) in enumerate(zip(paper, marks, strict=True)):
+        style = {"color": mark, "markersize": 4.5, "capsize": 2.5, "linewidth": 1.2, "zorder": 4}
+        inwards = 0.12 + 0.14 * turn  # a little beside the points of the lines
+        for place, kind in ((inwards, "original"), (farthest - inwards, "perturbed")):
+            accuracy, low, high = (row.numbers[name] for name in (f"accuracy_{kind}", f"{kind}_low", f"{kind}_high"))
+            around = [[accuracy - low], [high - accuracy]]
+            axes.errorbar([place], [accuracy], yerr=around, fmt="Ds"[turn % 2], **style)  # type: ignore[arg-type]
 
     caption = "PM-k: the anchor and all its neighbours at most k frames away are right. Shaded: 95 % intervals."
     if any(result.curve.missing for result in shown):
@@ -200,33 +191,23 @@ def draw_curves(results: Sequence[RobustResult], paper: Sequence[PaperRow], fold
     ends = [(result.encoder, _strict(result)) for result in shown]
     words = "; ".join(f"{encoder} from {number(pm[0])} to {number(pm[-1])}" for encoder, pm in ends)
     alt = f"Curves of accuracy over the distance of neighbouring frames. {words}."
-    return _save(canvas, folder, "Curves", name, caption, alt)
-
-
-def _strict(result: RobustResult) -> list[float]:
-    """PM-k with missing frames as wrong."""
-    return [100 * interval.share if interval.n else 0.0 for interval in result.curve.strict]
+    return _save(canvas, path, "Curves", caption, alt)
 
 
 def _curve(axes: Axes, result: RobustResult, colour: str, marker: str) -> None:
     complete = [(k, interval) for k, interval in enumerate(result.curve.complete) if interval.n]
-    places = [k for k, _ in complete]
-    shares = [100 * interval.share for _, interval in complete]
-    axes.plot(places, shares, color=colour, linewidth=1.8, marker=marker, markersize=3.6, zorder=3)
+    places, shares = [k for k, _ in complete], [100 * interval.share for _, interval in complete]
     low, high = [100 * interval.low for _, interval in complete], [100 * interval.high for _, interval in complete]
+    axes.plot(places, shares, color=colour, linewidth=1.8, marker=marker, markersize=3.6, zorder=3)
     axes.fill_between(places, low, high, color=colour, alpha=0.16, linewidth=0, zorder=2)
     if result.curve.missing:
         strict = _strict(result)
         axes.plot(range(len(strict)), strict, color=colour, linewidth=1.4, linestyle=":", zorder=3)
 
 
-def _paper_points(axes: Axes, row: PaperRow, farthest: int, colour: str, turn: int) -> None:
-    """Two points with their intervals, a little beside those of the lines."""
-    style = {"markersize": 4.5, "capsize": 2.5, "linewidth": 1.2, "zorder": 4, "color": colour, "fmt": "Ds"[turn % 2]}
-    inwards = 0.12 + 0.14 * turn
-    for place, kind in ((inwards, "original"), (farthest - inwards, "perturbed")):
-        accuracy, low, high = (row.numbers[name] for name in (f"accuracy_{kind}", f"{kind}_low", f"{kind}_high"))
-        axes.errorbar([place], [accuracy], yerr=[[accuracy - low], [high - accuracy]], **style)  # type: ignore[arg-type]
+def _strict(result: RobustResult) -> list[float]:
+    """PM-k with missing frames as wrong."""
+    return [100 * interval.share if interval.n else 0.0 for interval in result.curve.strict]
 
 
 # --- what they share ---
@@ -235,49 +216,50 @@ def _paper_points(axes: Axes, row: PaperRow, farthest: int, colour: str, turn: i
 def _chart(
     title: str,
     legend: Sequence[tuple[str, str]],
-    width: float,
-    height: float,
-    left: float,
-    right: float,
-    top: float,
-    bottom: float,
+    size: tuple[float, float],
+    margins: tuple[float, float, float, float],
+    grid: Literal["x", "y"],
+    xlabel: str = "",
+    ylabel: str = "",
 ) -> tuple[Canvas, Axes]:
-    """A canvas of so many inches, and a legend more, with a title, a legend of names and colours, and axes in these
-    margins: several times faster than to let matplotlib find them."""
-    from matplotlib.figure import (
-        Figure as Canvas,
-    )  # here: it takes a second to load; and not pyplot, which keeps state
+    """A canvas with a title and a legend of names and colours, which adds to its height; and axes.
+
+    All in inches; margins are left, right, top and bottom: several times faster than to let matplotlib find them.
+    """
+    from matplotlib.figure import Figure  # here: it takes a second to load; and not pyplot, which keeps state
     from matplotlib.patches import Patch
 
-    longest = 0.4 + 0.068 * max(len(name) for name, _ in legend)  # inches
-    across = max(1, min(len(legend), int((width - 0.1) / longest)))
-    lines = -(-len(legend) // across)
-    height, top = height + _LEGEND * lines, top + _LEGEND * lines
-    canvas = Canvas((round(width * _DPI) / _DPI, round(height * _DPI) / _DPI), facecolor=LIGHT["page"])
-    width, height = canvas.get_size_inches()
+    longest = 0.4 + 0.068 * max(len(name) for name, _ in legend)
+    across = max(1, min(len(legend), int((size[0] - 0.1) / longest)))
+    height = 0.2 * -(-len(legend) // across)  # of the legend
+    pixels = round(size[0] * _DPI), round((size[1] + height) * _DPI)
+    canvas = Figure((pixels[0] / _DPI, pixels[1] / _DPI), facecolor=LIGHT["page"])
+    x, y = 1 / canvas.get_size_inches()
     style = {"ha": "left", "va": "top", "fontsize": 10.5, "fontweight": "bold", "color": LIGHT["text"]}
-    canvas.text(0.1 / width, 1 - 0.1 / height, title, parse_math=False, **style)  # type: ignore[arg-type]
+    canvas.text(0.1 * x, 1 - 0.1 * y, title, parse_math=False, **style)  # type: ignore[arg-type]
     # Matplotlib fills column by column; one reads line by line.
     order = [one for column in range(across) for one in legend[column::across]]
-    box = canvas.legend(
+    spacing = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 1.6}
+    names = canvas.legend(
         [Patch(color=colour) for _, colour in order],
         ["x" * len(name) for name, _ in order],
         loc="upper left",
-        bbox_to_anchor=(0.0, 1 - 0.3 / height),
+        bbox_to_anchor=(0.0, 1 - 0.3 * y),
         ncols=across,
         fontsize=8,
         frameon=False,
-        handlelength=0.9,
-        handleheight=0.9,
-        columnspacing=1.6,
         labelcolor=LIGHT["text"],
+        **spacing,
     )
     # Names are set afterwards: a label that begins with _ would be left out, and $ would be read as mathematics.
-    for text, (name, _) in zip(box.get_texts(), order, strict=True):
+    for text, (name, _) in zip(names.get_texts(), order, strict=True):
         text.set(parse_math=False, text=name)
-    margins = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
-    axes = canvas.add_axes(margins, facecolor=LIGHT["page"])
-    axes.set_axisbelow(True)
+    left, right, top, bottom = margins
+    box = (left * x, bottom * y, 1 - (left + right) * x, 1 - (top + height + bottom) * y)
+    axes = canvas.add_axes(box, facecolor=LIGHT["page"], axisbelow=True)
+    axes.grid(axis=grid, color=LIGHT["line"], linewidth=0.8, zorder=0)
+    axes.set_xlabel(xlabel, fontsize=8.5, color=LIGHT["muted"])
+    axes.set_ylabel(ylabel, fontsize=8.5, color=LIGHT["muted"])
     axes.tick_params(labelsize=8.5, colors=LIGHT["muted"], labelcolor=LIGHT["text"], length=0)
     axes.spines[:].set_visible(False)
     return canvas, axes
@@ -288,39 +270,31 @@ def _number(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, 
 
 
 def _save(
-    canvas: Canvas,
-    folder: Path,
-    title: str,
-    name: str,
-    caption: str,
-    alt: str,
-    others: Sequence[tuple[str, str]] = (),
+    canvas: Canvas, path: Path, title: str, caption: str, alt: str, others: Sequence[tuple[str, str]] = ()
 ) -> Figure:
     """Writes both files; `others`: pairs of colours, light and dark, that are used beside COLOURS."""
     from matplotlib import rc_context
 
-    folder.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     png, svg = io.BytesIO(), io.StringIO()
-    with warnings.catch_warnings(), rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+    with warnings.catch_warnings(), rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name}):
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # names may be in any script
         canvas.savefig(png, format="png", dpi=_DPI)
         canvas.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     themed = _with_both_themes(svg.getvalue(), dict([*COLOURS.values(), *others]))
-    write_atomically(folder / f"{name}.png", png.getvalue(), sync=False)
-    write_atomically(folder / f"{name}.svg", themed.encode("utf-8", "replace"), sync=False)
-    width, height = (round(inches * _DPI) for inches in canvas.get_size_inches())
-    return Figure(title, name, caption, alt, width, height)
+    for suffix, content in ((".png", png.getvalue()), (".svg", themed.encode("utf-8", "replace"))):
+        write_atomically(path.parent / f"{path.name}{suffix}", content, sync=False)
+    return Figure(title, path.name, caption, alt, *(round(inches * _DPI) for inches in canvas.get_size_inches()))
 
 
 def _with_both_themes(svg: str, dark: Mapping[str, str]) -> str:
     """An SVG in which each light colour of a style has become a variable, which is another colour on dark screens."""
-    variables = {light: f"--c{place}" for place, light in enumerate(dark)}
-    names = {light: f"var({name})" for light, name in variables.items()}
-    in_style = r"(?<=: )#[0-9a-f]{6}(?=[;\"])"
-    svg = re.sub(in_style, lambda colour: names.get(colour[0], colour[0]), svg)
+    names = {light: f"--c{place}" for place, light in enumerate(dark)}
+    in_style = "|".join(f'(?<=: ){light}(?=[;"])' for light in names)
+    svg = re.sub(in_style, lambda light: f"var({names[light[0]]})", svg)
     svg = svg.replace("'DejaVu Sans'", "system-ui, 'Segoe UI'")
-    on_light = "".join(f"{name}:{light};" for light, name in variables.items())
-    on_dark = "".join(f"{name}:{dark[light]};" for light, name in variables.items())
+    on_light = "".join(f"{name}:{light};" for light, name in names.items())
+    on_dark = "".join(f"{name}:{dark[light]};" for light, name in names.items())
     css = f"<style>:root{{{on_light}}}@media (prefers-color-scheme: dark){{:root{{{on_dark}}}}}</style>"
     return svg.replace("<defs>", f"{css}<defs>", 1)
 
@@ -331,7 +305,7 @@ def _shades(is_baseline: Sequence[bool]) -> list[tuple[str, str]]:
 
     ends = zip(COLOURS["weakest"], COLOURS["strongest"], strict=True)
     light, dark = (LinearSegmentedColormap.from_list("ramp", pair) for pair in ends)
-    others = len(is_baseline) - sum(is_baseline)
+    others = is_baseline.count(False)
     places = [place / (others - 1) if others > 1 else 1.0 for place in range(others)]
     shades = iter([(to_hex(light(place)), to_hex(dark(place))) for place in places])
     return [COLOURS["baseline"] if grey else next(shades) for grey in is_baseline]

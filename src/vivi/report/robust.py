@@ -11,8 +11,8 @@ from vivi.evaluate.results import RobustResult
 from vivi.evaluate.vid_robust.scores import Interval
 from vivi.report.figures import draw_curves
 from vivi.report.paper import PaperRow, paper_rows
-from vivi.report.sections import Section, copy_pictures, numbered, unequal
-from vivi.report.table import Cell, Cells, Column, Row, Table, csv_text, number
+from vivi.report.sections import Section, numbered, section_of, unequal
+from vivi.report.table import Cell, Cells, Row, Table, csv_text, number
 from vivi.runtime.storage import write_atomically
 
 CURVES = "robust-curves.csv"
@@ -45,27 +45,22 @@ def is_papers(result: RobustResult) -> bool:
 
 def robust_section(results: Sequence[RobustResult], source: Path, out: Path, paper: bool) -> Section:
     """Draws the curves, and copies pictures from `source`."""
-    names = [(f"{each.encoder} on {each.set}", each) for each in results]
-    pictures, problems = copy_pictures([(name, each.picture) for name, each in names], source, out, "robust")
     printed = paper_rows("vid_robust") if paper and any(map(is_papers, results)) else ()
     figures = []
     for place, (name, group) in enumerate(groupby(results, key=lambda result: result.set), start=1):
         on_set = list(group)
         beside = printed if any(map(is_papers, on_set)) and on_set[0].farthest == PAPER_K else ()
-        figures.append(draw_curves(on_set, beside, out / "figures", numbered("robust", place, name)))
+        figures.append(draw_curves(on_set, beside, out / "figures" / numbered("robust", place, name)))
     (out / "tables").mkdir(parents=True, exist_ok=True)
     curves = csv_text([record for result in results for record in _curve_records(result)])
     write_atomically(out / "tables" / CURVES, curves.encode("utf-8", "replace"), sync=False)
-    return Section(
-        key="robust",
-        title="Robustness",
-        template="robust.html",
+    return section_of(
+        _table(results, printed),
+        [(f"{result.encoder} on {result.set}", result) for result in results],
+        source,
+        out,
         warnings=[*_warnings(results, bool(printed))],
-        notes=[(name, note) for name, each in names for note in each.notes],
-        tables=[_table(results, printed)],
         figures=[figure for figure in figures if figure],
-        pictures=pictures,
-        problems=problems,
         data={"curves": CURVES, "missing": any(result.curve.missing for result in results)},
     )
 
@@ -90,15 +85,8 @@ def _scores(result: RobustResult) -> list[tuple[str, Sequence[Interval]]]:
 def _table(results: Sequence[RobustResult], printed: Sequence[PaperRow]) -> Table:
     all_k = {result.farthest for result in results}
     k = f"{max(all_k)}" if len(all_k - {0}) == 1 else "k"
-    columns = {
-        "model": Column("Model"),
-        "set": Column("Set"),
-        "anchor_accuracy": Column("Anchor accuracy"),
-        "pm_accuracy": Column(f"PM-{k} accuracy"),
-        "drop": Column("Drop"),
-        "anchors": Column("Anchors"),
-        "missing_frames": Column("Missing"),
-    }
+    accuracies = {"anchor_accuracy": "Anchor accuracy", "pm_accuracy": f"PM-{k} accuracy", "drop": "Drop"}
+    columns = {"model": "Model", "set": "Set", **accuracies, "anchors": "Anchors", "missing_frames": "Missing"}
     several_k = len(all_k) > 1
     rows = [_row(result, over, scores, several_k) for result in results for over, scores in _scores(result)]
     rows += [_paper_row(row, several_k) for row in printed]

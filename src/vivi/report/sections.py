@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vivi.evaluate.results import DetectionResult, RobustResult
 from vivi.report.figures import Figure
 from vivi.report.table import Table
 from vivi.runtime.image_files import open_image
@@ -60,19 +61,21 @@ def numbered(kind: str, number: int, name: str) -> str:
     return "-".join(filter(None, (kind, str(number), safe)))
 
 
-def copy_pictures(
-    pictures: Iterable[tuple[str, str]], source: Path, out: Path, kind: str
-) -> tuple[list[Picture], list[str]]:
-    """Copies the pictures of results, given as (title, file name or nothing), to the page; and a line for each that
-    cannot be."""
-    copied, problems = [], []
-    for number, (title, name) in enumerate(pictures, start=1):
-        path = f"pictures/{numbered(kind, number, title)}.png"
-        if name and (problem := copy_png(source, name, out / path)):
-            problems.append(f"the picture of {title} ({name}): {problem}")
-        elif name:
-            copied.append(Picture(title, path))
-    return copied, problems
+def section_of(
+    table: Table, named: Sequence[tuple[str, RobustResult | DetectionResult]], source: Path, out: Path, **others: Any
+) -> Section:
+    """The section of a table, with the notes of its results, and their pictures, copied from `source`."""
+    key = table.name
+    pictures, problems = [], []
+    for number, (name, result) in enumerate(named, start=1):
+        path = f"pictures/{numbered(key, number, name)}.png"
+        if result.picture and (problem := copy_png(source, result.picture, out / path)):
+            problems.append(f"the picture of {name} ({result.picture}): {problem}")
+        elif result.picture:
+            pictures.append(Picture(name, path))
+    notes = [(name, note) for name, result in named for note in result.notes]
+    found: dict[str, Any] = {"notes": notes, "pictures": pictures, "problems": problems}
+    return Section(key, table.title, f"{key}.html", tables=[table], **found, **others)
 
 
 def copy_png(folder: Path, name: str, target: Path) -> str:

@@ -63,6 +63,10 @@ class Column:
     hint: str = ""
     group: str = ""
 
+    @property
+    def heading(self) -> str:
+        return self.title if self.on_page is None else self.on_page
+
 
 @dataclass(frozen=True)
 class Row:
@@ -80,7 +84,7 @@ class Table:
     name: str
     title: str
     note: str
-    columns: Mapping[str, Column]  # that are shown; the first has the rows' names
+    columns: Mapping[str, Column | str]  # that are shown, or only their titles; the first has the rows' names
     rows: Sequence[Row]
     records: Sequence[Cells] = ()  # of the CSV, where they are not the rows
     kind: str = "means"  # CSS class
@@ -92,10 +96,9 @@ class Table:
 
     def view(self, where: Literal["files", "page"]) -> tuple[list[Column], list[tuple[Row, list[Cell]]]]:
         """The columns that are shown there, and each row with its cells in them."""
+        columns = {name: Column(one) if isinstance(one, str) else one for name, one in self.columns.items()}
         shown = {
-            name: column
-            for name, column in self.columns.items()
-            if (column.title if where == "files" or column.on_page is None else column.on_page)
+            name: column for name, column in columns.items() if (column.heading if where == "page" else column.title)
         }
         cells = [_marked([row.cells.get(name) for row in self.rows]) for name in shown]
         return [*shown.values()], [(row, [*line]) for row, *line in zip(self.rows, *cells, strict=True)]

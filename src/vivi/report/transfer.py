@@ -80,12 +80,12 @@ def _row(board: Board, row: Method, cells: Cells) -> Row:
 def means_table(board: Board) -> Table:
     """As the paper's Table 1."""
     versus = board.baseline.name if board.baseline else ""
-    columns: dict[str, Column] = {
-        "method": Column("Method"),
-        "mean": Column("Mean"),
+    columns: dict[str, Column | str] = {
+        "method": "Method",
+        "mean": "Mean",
         "difference": Column("Diff.", "Difference" if versus else "", hint=f"minus {versus}"),
         **{group: _group_column(board, group) for group in board.parts},
-        "tasks": Column("Tasks"),
+        "tasks": "Tasks",
     }
     rows = [_means(board, row) for row in (*board.rows, *board.paper)]
     name, note = f"{board.slug}-summary", _note(board, of_tasks=False)
@@ -103,11 +103,11 @@ def _means(board: Board, row: Method) -> Row:
     whole, gain = mean(row, board.counted), Mean(None, 0)
     if board.baseline and row is not board.baseline:
         gain = difference(row, board.baseline, board.counted)
-    between = extent((whole.low, whole.high), "–", number) if whole.low is not None and whole.high is not None else ""
+    between = extent(whole.seeds, "–", number) if whole.seeds else ""
     cells: Cells = {
         "mean": Cell(whole.value, rivals=_rivals(board, row, board.counted), small=between),
-        "mean_lowest_seed": whole.low,
-        "mean_highest_seed": whole.high,
+        "mean_lowest_seed": min(whole.seeds, default=None),
+        "mean_highest_seed": max(whole.seeds, default=None),
         "tasks": Cell(whole.tasks, f"{whole.tasks} of {board.total}"),
         "tasks_in_all": board.total,
         "difference": _gain(gain, whole, row is board.baseline),
@@ -136,10 +136,10 @@ def _gain(gain: Mean, whole: Mean, is_baseline: bool) -> Cell:
 
 def tasks_table(board: Board) -> Table:
     """Every task of every row; in the CSV a line for each of both."""
-    columns = {
-        f"task {task.task}": Column(task.title, small=SHORT[task.group], hint=task.title, group=task.group)
-        for task in board.columns
-    }
+    columns: dict[str, Column | str] = {"method": "Method"}
+    for task in board.columns:
+        head = Column(task.title, small=SHORT[task.group], hint=task.title, group=task.group)
+        columns[f"task {task.task}"] = head
     rows, records = [], []
     for row in (*board.rows, *board.paper):
         whole = mean(row, board.counted).value
@@ -150,7 +150,7 @@ def tasks_table(board: Board) -> Table:
                 cells[f"task {task.task}"] = Cell(found.value, spread=spread, rivals=rivals, hint=_how(found))
                 records.append(_record(row, task, found))
         rows.append(_row(board, row, cells))
-    columns = {"method": Column("Method"), **columns, "mean": Column("Mean")}
+    columns["mean"] = "Mean"
     name, note = f"{board.slug}-tasks", _note(board, of_tasks=True)
     return Table(name, board.title, note, columns, rows, records, kind="tasks")
 

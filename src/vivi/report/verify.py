@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.image_files import open_image
 from vivi.runtime.progress import ProgressLine
 from vivi.runtime.read_ahead import map_ahead
-from vivi.runtime.storage import fsync, storage
+from vivi.runtime.storage import write_atomically
 
 LIST = "damaged.csv"
 # Reading waits for the disk, and neither it nor summing up nor decoding holds Python's lock.
@@ -43,8 +43,8 @@ class Damage(NamedTuple):
     """What is wrong, and where: in a frame, a shot, a video, or a whole shard, whatever of it is not given."""
 
     video: str
-    shot: int | str
-    frame: int | str
+    shot: int | None
+    frame: int | None
     shard: str
     problem: str
 
@@ -60,10 +60,9 @@ class Checked:
     damage: list[Damage] = field(default_factory=list)
     unreadable: bool = False
 
-    def add(self, problem: str, video: str | None = "", shot: int | None = None, frame: int | str = "") -> None:
+    def add(self, problem: str, video: str | None = "", shot: int | None = None, frame: int | None = None) -> None:
         if problem:
-            shot_number = "" if shot is None else shot
-            self.damage.append(Damage(video or "", shot_number, frame, self.path.name, problem))
+            self.damage.append(Damage(video or "", shot, frame, self.path.name, problem))
 
 
 @dataclass(frozen=True)
@@ -79,62 +78,41 @@ def verify(path: Path, out: Path, console: Console) -> Verified:
     corpus = Corpus(path)
     check_free(out, "vivi inspect")
     videos = videos_by_place(corpus).select(["video", "shots", "frames", "shard", "first_row"])
-    shown: dict[tuple[str, str], tuple[Damage, int]] = {}  # by shard and video: the first of it, and how much
-    shards: dict[Path, int] = {}  # the damaged ones, and their videos
-    totals: Counter[str] = Counter()
     with unwritable_named(out):
         out.mkdir(parents=True, exist_ok=True)
-        with _written_whole(out / LIST) as file:
-            writer = csv.writer(file)
-            writer.writerow(Damage._fields)
-            for checked in _checked(corpus.path, videos, console):
-                writer.writerows(checked.damage)
-                totals.update(shards=1, videos=checked.videos, frames=checked.frames, decoded=checked.decoded)
-                totals.update(damaged=len(checked.damage), unreadable=checked.unreadable)
-                for damage in checked.damage:
-                    shards[checked.path] = checked.videos
-                    first, count = shown.get((damage.shard, damage.video), (damage, 0))
-                    shown[damage.shard, damage.video] = first, count + 1
-    _show([*shown.values()], totals, out / LIST, console)
-    return Verified(bool(totals["unreadable"]), what_to_do(path, shards, out / LIST) if shards else "")
+        tempfile.TemporaryFile(dir=out).close()  # before hours of reading
+        shards = [*_checked(path, videos, console)]
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(Damage._fields)
+        writer.writerows(damage for shard in shards for damage in shard.damage)
+        write_atomically(out / LIST, text.getvalue().encode("utf-8", "replace"))
+    _show(shards, out / LIST, console)
+    return Verified(any(shard.unreadable for shard in shards), what_to_do(path, shards, out / LIST))
 
 
-@contextmanager
-def _written_whole(path: Path) -> Iterator[TextIO]:
-    """A text file to write, which appears when it is complete."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with storage(path):
-        try:
-            with open(temporary, "w", newline="", encoding="utf-8", errors="replace") as file:
-                yield file
-            fsync(temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def what_to_do(corpus: Path, shards: dict[Path, int], damaged: Path) -> str:
+def what_to_do(corpus: Path, shards: Sequence[Checked], damaged: Path) -> str:
     """The one line at the end."""
-    there = [str(path) for path in shards if path.exists()]
+    bad = [shard for shard in shards if shard.damage]
+    there = [str(shard.path) for shard in bad if shard.path.exists()]
     which = ", ".join(there) if len(there) <= _NAMED else f"the {len(there):,} shards that {damaged} names"
     delete = f"delete {which} and " if there else ""
-    videos = sum(shards.values())
-    anew = f"{'its' if len(shards) == 1 else 'their'} {videos:,} video{'s are' if videos != 1 else ' is'} made anew"
-    return f"{corpus} is damaged; {delete}run the same vivi prepare again: {anew}"
+    videos = sum(shard.videos for shard in bad)
+    anew = f"{'its' if len(bad) == 1 else 'their'} {videos:,} video{'s are' if videos != 1 else ' is'} made anew"
+    return f"{corpus} is damaged; {delete}run the same vivi prepare again: {anew}" if bad else ""
 
 
 def _checked(corpus: Path, videos: pa.Table, console: Console) -> Iterator[Checked]:
     """The shards in order, checked in threads."""
     numbers, starts, counts = np.unique(videos["shard"].to_numpy(), return_index=True, return_counts=True)
     total = int(videos["frames"].to_numpy().sum(dtype=np.int64))
-    shards = zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True)
 
     def check(shard: tuple[int, int, int]) -> Checked:
         number, start, count = shard
         return check_shard(shard_path(corpus, number), videos.slice(start, count))
 
-    read = 0
-    checking = map_ahead(check, shards, _THREADS, 2 * _THREADS)
+    shards = zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True)
+    checking, read = map_ahead(check, shards, _THREADS, 2 * _THREADS), 0
     with ProgressLine("verify", total, console) as line, closing(checking):
         for checked in checking:
             read += checked.frames
@@ -147,12 +125,10 @@ def check_shard(path: Path, videos: pa.Table) -> Checked:
     checked = Checked(path, len(videos))
     try:
         _check_rows(_rows(path), videos, checked)
-    except UserError as error:
+    except (UserError, OSError, ValueError, MemoryError, pa.ArrowException) as error:
         checked.unreadable = True
-        checked.add(str(error))
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        checked.unreadable = True
-        checked.add(f"cannot be read to its end: {first_line(error)}")
+        why = "" if isinstance(error, UserError) else "cannot be read to its end: "
+        checked.add(f"{why}{first_line(error)}")
     return checked
 
 
@@ -218,9 +194,10 @@ def _check_frames(jpegs: Sequence[memoryview], video: str | None, shot: int | No
     summed = [not is_intact(jpeg[:_START]) for jpeg in jpegs]
     for frame, jpeg in enumerate(jpegs):
         if summed[frame]:
-            checked.add("" if is_intact(jpeg) else "its checksum is wrong", video, shot, frame)
+            problem = "" if is_intact(jpeg) else "its checksum is wrong"
         else:
-            checked.add("its checksum is lost" if any(summed) else _undecodable(jpeg), video, shot, frame)
+            problem = "its checksum is lost" if any(summed) else _undecodable(jpeg)
+        checked.add(problem, video, shot, frame)
     checked.frames += len(jpegs)
     checked.decoded += 0 if any(summed) else len(jpegs)
 
@@ -234,24 +211,25 @@ def _undecodable(jpeg: memoryview) -> str:
     return ""
 
 
-def _show(damaged: Sequence[tuple[Damage, int]], totals: Counter[str], path: Path, console: Console) -> None:
-    """What was found, in brief: of each damaged video the first, and how much."""
-    read = f"read: {totals['frames']:,} frames, videos: {totals['videos']:,}, shards: {totals['shards']:,}"
-    console.print(read if damaged else f"{read}; nothing is damaged", soft_wrap=True)
-    if totals["decoded"]:
-        console.print(
-            f"{totals['decoded']:,} of them are from an older vivi and have no checksum: that they can be decoded is "
-            "all that can be told of them",
-            soft_wrap=True,
-        )
-    if not damaged:
+def _show(shards: Sequence[Checked], whole: Path, console: Console) -> None:
+    """What was found, in brief: of each damaged video how much, and the first of it."""
+    damage = [one for shard in shards for one in shard.damage]
+    counts = Counter((one.shard, one.video) for one in damage)
+    frames, decoded = (sum(getattr(shard, name) for shard in shards) for name in ("frames", "decoded"))
+    read = f"read: {frames:,} frames, videos: {sum(shard.videos for shard in shards):,}, shards: {len(shards):,}"
+    console.print(read if damage else f"{read}; nothing is damaged", soft_wrap=True)
+    if decoded:
+        old = f"{decoded:,} of them are from an older vivi and have no checksum: that they can be decoded is all that"
+        console.print(f"{old} can be told of them", soft_wrap=True)
+    if not damage:
         return
-    table = Table(title=f"{totals['damaged']:,} times damaged, in {len(damaged):,} videos", title_justify="left")
+    first = {(one.shard, one.video): one for one in reversed(damage)}
+    table = Table(title=f"{len(damage):,} times damaged, in {len(counts):,} videos", title_justify="left")
     for column in ("video", "damaged", "first: shot", "frame", "shard", "what is wrong"):
         table.add_column(column, overflow="fold", justify="left" if column in ("video", "what is wrong") else "right")
-    for first, count in damaged[:_SHOWN]:
-        place = (f"{first.shot}", f"{first.frame}", first.shard.removesuffix(".arrow"))
-        table.add_row(first.video or "(all)", f"{count:,}", *place, first.problem)
+    for place, count in [*counts.items()][:_SHOWN]:
+        video, *numbers, shard, problem = ("" if value is None else str(value) for value in first[place])
+        table.add_row(video or "(all)", f"{count:,}", *numbers, shard.removesuffix(".arrow"), problem)
     console.print(table)
-    more = f"; {len(damaged) - _SHOWN:,} more videos" if len(damaged) > _SHOWN else ""
-    console.print(f"all of it{more}: {path}", soft_wrap=True)
+    more = f"; {len(counts) - _SHOWN:,} more videos" if len(counts) > _SHOWN else ""
+    console.print(f"all of it{more}: {whole}", soft_wrap=True)
