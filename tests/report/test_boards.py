@@ -20,10 +20,10 @@ from vivi.report.transfer import means_table, tasks_table
 def best(board: Board, title: str) -> set[str]:
     """The names of the rows that are bold under a title, in the table of means or of tasks."""
     for each in (means_table(board), tasks_table(board)):
-        columns, rows = each.view("files")
+        columns, ours, paper = each.view("files")
         titles = [column.title for column in columns]
         if title in titles:
-            return {cells[0].shown for _, cells in rows if cells[titles.index(title)].bold}
+            return {cells[0].shown for cells in (*ours, *paper) if cells[titles.index(title)].bold}
     raise KeyError(title)
 
 

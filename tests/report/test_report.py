@@ -229,7 +229,9 @@ def test_the_chart_of_differences(tmp_path: Path) -> None:
     # Quick boards have no rows of the paper: the page says why there is no chart.
     section = board_section(quick, ("vivi", "VIVI-Ex(4)"), "", tmp_path)
     assert [figure.title for figure in section.figures] == ["Groups"]
-    assert "not both of the rows to compare" in section.data["hint"]
+    assert section.data["compare"] and section.data["second"] is None
+    page, _ = report(written(tmp_path / "results", some_results()), tmp_path / "page", compare=("vivi", "VIVI-Ex(4)"))
+    assert page.text.count("not both of the rows to compare are on this board") == 4  # the paper’s others too
     # By default the best is compared with the baseline.
     assert compared(v1, (), "") == (leader(v1), v1.baseline)
     alone = boards_of([a_result("a", "dtd", [0.5])])[0]
@@ -317,7 +319,7 @@ def test_the_paper_beside_a_result_and_then_results_alone(tmp_path: Path) -> Non
         ({"compare": ("vivi",)}, "--compare takes two different names"),
         ({"compare": ("vivi", "vivi")}, "--compare takes two different names"),
         ({"baseline": "VIVI-Ex(4)", "paper": False}, "leave --no-paper away"),
-        ({"runs": (Path("nowhere"),)}, "there is no run nowhere"),
+        ({"runs": (Path("nowhere"),)}, "there is no nowhere/recipe.json; give the --out of a vivi train"),
         ({"encoders": (Path("."),)}, "give --corpus as well"),
     ],
 )

@@ -164,5 +164,5 @@ def test_pictures_of_runs_are_copied_if_they_are_pictures_and_no_links(tmp_path:
     assert f"skipped: {bad / 'curves.png'}: it is a link" in said
     assert f"skipped: {bad / 'augmented.png'}: it is damaged, or no PNG" in said
     (good / "recipe.json").unlink()
-    with pytest.raises(UserError, match=r"good is no run, it has no recipe\.json"):
+    with pytest.raises(UserError, match=r"there is no .*good/recipe\.json; give the --out of a vivi train"):
         report(tmp_path / "results", tmp_path / "page", runs=(good,))

@@ -157,7 +157,9 @@ def test_the_best_of_the_curves_lies_on_top(tmp_path: Path) -> None:
 
 def test_a_crowd_of_models_and_odd_names_can_be_drawn(tmp_path: Path) -> None:
     names = [f"_{number} $\\frac$ 日本 " + "x" * 200 for number in range(10)]
-    picture = draw_curves([a_robust_result(name, 0.5) for name in names], paper_rows("vid_robust"), tmp_path / "crowd")
+    picture = draw_curves(
+        [a_robust_result(name, 0.5) for name in names], paper_rows("vid_robust"), tmp_path / "crowd"
+    )
     assert picture and "Not drawn: 4 of the rows above." in picture.caption and picture.width > picture.height
 
 

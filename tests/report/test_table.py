@@ -6,7 +6,7 @@ from pathlib import Path
 
 from browser import Page
 
-from vivi.report.table import Cell, Column, Row, Table, write_table
+from vivi.report.table import Cell, Column, Table, write_table
 from vivi.report.writing import templates
 
 TABLE = Table(
@@ -20,18 +20,14 @@ TABLE = Table(
         "n": Column("n", ""),
     },
     [
-        Row(
-            {
-                "model": "a_b",
-                "mean": Cell(80.9512, spread="0.4", rivals="ours"),
-                "set": Cell("own", badge=True),
-                "n": 3,
-            }
-        ),
-        Row(
-            {"model": Cell("=<i>", "<i>", "<i> (all)"), "mean": Cell(7.5, rivals="ours", small="of 2")}, baseline=True
-        ),
-        Row({"model": "VIVI, paper", "mean": 90.1, "set": "VTAB", "n": 1900}, paper=True),
+        {"model": "a_b", "mean": Cell(80.9512, spread="0.4", rivals="ours"), "set": Cell("own", badge=True), "n": 3},
+        {"model": Cell("=<i>", "<i>", "<i> (all)", kind="baseline"), "mean": Cell(7.5, rivals="ours", small="of 2")},
+        {"model": "VIVI, paper", "mean": 90.1, "set": "VTAB", "n": 1900, "source": "paper"},
+    ],
+    [
+        {"model": "a_b", "mean": 80.95123, "n": 3},
+        {"model": "=<i>", "mean": 7.5},
+        {"model": "VIVI, paper", "mean": 90.1, "n": 1900},
     ],
 )
 
@@ -41,7 +37,7 @@ def test_files(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == set(TABLE.files.values())
     assert TABLE.files == {"CSV": "scores.csv", "Markdown": "scores.md", "LaTeX": "scores.tex"}
     csv, markdown, latex = ((tmp_path / file).read_text() for file in TABLE.files.values())
-    assert csv == 'model,mean,set,n\na_b,80.9512,own,3\n\'=<i>,7.5,,\n"VIVI, paper",90.1,VTAB,1900\n'
+    assert csv == 'model,mean,n\na_b,80.9512,3\n\'=<i>,7.5,\n"VIVI, paper",90.1,1900\n'
     assert markdown.splitlines() == [
         r"**Scores \& more**. In percent.",
         "",

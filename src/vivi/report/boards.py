@@ -25,7 +25,7 @@ _ORDER = {name: place for place, name in enumerate(_VTAB)}
 _PRINTED = {frozenset(task.name for task in VTAB if task.group == group): str(group) for group in GROUPS}
 _PRINTED[frozenset(_VTAB)] = "mean"
 _SUMMARIES = {"v1": "table1", "v2": "groups_v2"}
-_PROBES = {"vtab": "", "linear": "Linear probe", "knn": "kNN probe"}
+_PROBES = {"linear": "Linear probe", "knn": "kNN probe"}
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ class Board:
     @property
     def title(self) -> str:
         """The benchmark, and how many labels there were for each task."""
+        full, vtab = self.protocol == "full", any(column.known for column in self.columns)
+        version = f"Version {self.protocol[1]}" if vtab and not full else ""
         counts = {count for result in self.results if (count := result.images.get("final"))} or {1000}
-        examples = f"{extent(counts)} examples" if self.protocol != "full" else "all examples"
-        vtab = any(column.known for column in self.columns)
-        version = f"Version {self.protocol[1]}" if self.protocol != "full" else ""
+        examples = "all examples" if full else f"{extent(counts)} examples"
         if self.benchmark == "vtab":
             return f"{f'VTAB {version}'.strip() if vtab else 'Fine-tuning'}, {examples}"
-        return f"{_PROBES[self.benchmark]}, {examples}" + (f" ({version})" if vtab and version else "")
+        return f"{_PROBES[self.benchmark]}, {examples}" + (f" ({version})" if version else "")
 
     @property
     def label(self) -> str:
@@ -249,24 +249,26 @@ def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> list[B
     for protocol in get_args(Protocol) if paper else ():
         kinds["vtab", protocol, False] += []
     encoders = {result.encoder for result in results}
+
+    def place(kind: tuple[str, Protocol, bool]) -> tuple[bool, int, bool, int]:
+        benchmark, protocol, quick = kind
+        return not kinds[kind], ["vtab", *_PROBES].index(benchmark), quick, get_args(Protocol).index(protocol)
+
     boards = []
-    for (benchmark, protocol, quick), found in kinds.items():
-        columns = _columns(found)
+    for kind in sorted(kinds, key=place):
+        columns = _columns(kinds[kind])
         cells: dict[str, dict[str, Accuracy]] = defaultdict(dict)
-        for result in found:
+        for result in kinds[kind]:
             seeds = tuple(100 * accuracy for accuracy in result.score.accuracies)
             cells[result.encoder][result.task] = Accuracy(100 * result.score.median, seeds, result)
-        ours = sorted(cells, key=lambda name: (not name.lower().startswith("untrained"), name))
         rows = [Method(name, cells[name]) for name in sorted(cells)]
-        printed = _paper(protocol, columns, encoders) if paper and benchmark == "vtab" and not quick else ()
-        board = Board(benchmark, protocol, quick, columns, tuple(rows), printed, None)
-        first = board.find(baseline or next(iter(ours), PAPER_BASELINE))
+        offered = paper and kind == ("vtab", kind[1], False)
+        board = Board(*kind, columns, tuple(rows), _paper(kind[1], columns, encoders) if offered else (), None)
+        untrained_first = sorted(cells, key=lambda name: (not name.lower().startswith("untrained"), name))
+        first = board.find(baseline or next(iter(untrained_first), PAPER_BASELINE))
         rows.sort(key=lambda row: (row is not first, mean(row, board.counted).value or -1))
         boards.append(replace(board, rows=tuple(rows), baseline=first))
-    order = [*_PROBES], get_args(Protocol)
-    return sorted(
-        boards, key=lambda b: (not b.rows, order[0].index(b.benchmark), b.quick, order[1].index(b.protocol))
-    )
+    return boards
 
 
 def _columns(results: Sequence[Result]) -> tuple[BoardTask, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vivi.evaluate.results import Result
-from vivi.report.sections import Section, unequal
-from vivi.report.table import Cell, Cells, Row, Table
+from vivi.report.sections import Section, differing
+from vivi.report.table import Cell, Cells, Table
 
 COLUMNS = {"method": "Model", "test_set": "Test set", "top1": "Top-1", "top5": "Top-5", "images": "Images"}
 
@@ -18,16 +18,16 @@ def classifiers_section(results: Sequence[Result]) -> Section:
         about += "; images that cannot be read do not count"
     ordered = sorted(results, key=lambda result: (result.title, result.task, -result.score.median, result.encoder))
     table = Table("classifiers", "Classifiers", f"{about}.", COLUMNS, [*map(_row, ordered)])
-    different = unequal((result.title, result.data_checksum) for result in ordered)
-    warnings = [f"On {title}, the classifiers were not tested on the same images." for title in different]
+    images = ((result.title, result.data_checksum) for result in ordered)
+    warnings = differing(images, "the classifiers were not tested on the same images")
     return Section("classifiers", table.title, "classifiers.html", tables=[table], warnings=warnings)
 
 
-def _row(result: Result) -> Row:
+def _row(result: Result) -> Cells:
     # Of five classes all are among the first five guesses, and there is no top-5.
     top5 = None if result.top5 is None else 100 * result.top5
     unreadable = f"{result.unreadable:,} unreadable" if result.unreadable else ""
-    cells: Cells = {
+    return {
         "method": result.encoder,
         "test_set": result.title,
         "top1": Cell(100 * result.score.median, rivals=result.task),
@@ -37,4 +37,3 @@ def _row(result: Result) -> Row:
         "classes": result.classes,
         "data_checksum": result.data_checksum,
     }
-    return Row(cells)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from vivi.evaluate.results import DetectionResult
 from vivi.report.paper import paper_rows
-from vivi.report.sections import Section, section_of, unequal
-from vivi.report.table import Cell, Cells, Column, Row, Table, exact, extent, number
+from vivi.report.sections import Section, differing, section_of
+from vivi.report.table import Cell, Cells, Column, Table, exact, extent, number
 
 STANDARD = "standard"
 PAPER_SET, PAPER_RUNS, COCO_IMAGES = "COCO 2017", 3, 4000
@@ -17,14 +17,10 @@ COLUMNS: dict[str, Column | str] = {"encoder": "Encoder", "set": "Set", "schedul
 COLUMNS |= {"lr": Column("", "Learning rate"), "test_images": Column("", "Images")}
 
 
-def in_order(results: Sequence[DetectionResult]) -> list[DetectionResult]:
-    """By set and schedule, the best first."""
-
-    def place(result: DetectionResult) -> tuple[object, ...]:
-        schedule = (result.schedule != STANDARD, result.schedule)
-        return not is_coco(result), result.set, *schedule, -result.median.ap, result.encoder
-
-    return sorted(results, key=place)
+def place(result: DetectionResult) -> tuple[object, ...]:
+    """Results are in the order of sets and schedules, the best first."""
+    schedule = (result.schedule != STANDARD, result.schedule)
+    return not is_coco(result), result.set, *schedule, -result.median.ap, result.encoder
 
 
 def is_coco(result: DetectionResult) -> bool:
@@ -46,14 +42,14 @@ def detection_section(results: Sequence[DetectionResult], source: Path, out: Pat
     for row in paper_rows("coco_ap") if paper and any(map(is_coco, results)) else ():
         name = Cell(row.method, in_files=f"{row.method} (paper)")
         printed: Cells = {"source": "paper", "encoder": name, "ap": row.numbers["ap"], "runs": PAPER_RUNS}
-        rows.append(Row(printed | {"set": PAPER_SET, "schedule": STANDARD}, paper=True))
-    different = unequal((result.set, result.data_checksum) for result in results)
+        rows.append(printed | {"set": PAPER_SET, "schedule": STANDARD})
+    images = ((result.set, result.data_checksum) for result in results)
     return section_of(
         Table("detection", "Detection", about + warning * others, COLUMNS, rows),
         [(f"{result.encoder} on {_where(result)}", result) for result in results],
         source,
         out,
-        warnings=[f"On {name}, the detectors were not trained and tested on the same images." for name in different],
+        warnings=differing(images, "the detectors were not trained and tested on the same images"),
         data={"about": about, "other_schedules": others},
     )
 
@@ -62,9 +58,13 @@ def _where(result: DetectionResult) -> str:
     return result.set if result.schedule == STANDARD else f"{result.set}, {result.schedule} schedule"
 
 
-def _row(result: DetectionResult) -> Row:
+def _row(result: DetectionResult) -> Cells:
     settings = "; ".join(f"{name} {value}" for name, value in result.settings.items())
-    test, train = result.images.get("test"), result.images.get("train")
+    train = result.images.get("train")
+    # The learning rates that the runs ended with, and how often and why they were halved.
+    rates, halved = [run.lr for run in result.runs], [len(run.restarts) for run in result.runs]
+    reasons = "; ".join(f"seed {run.seed}: {reason}" for run in result.runs for reason in run.restarts)
+    times = f"halved {extent(halved, '–')}×" if reasons else ""
     cells: Cells = {
         "source": "ours",
         "encoder": result.encoder,
@@ -73,19 +73,16 @@ def _row(result: DetectionResult) -> Row:
     }
     for part in PARTS:
         cells |= _precision(result, part)
-    return Row(
-        {
-            **cells,
-            "runs": len(result.runs),
-            "ap_runs": " ".join(exact(100 * run.precision.ap) for run in result.runs),
-            "lr": _learning_rate(result),
-            "restarts": " ".join(str(len(run.restarts)) for run in result.runs),
-            "train_images": train,
-            "test_images": Cell(test, small=f"{train:,} to train" if train else ""),
-            "classes": result.classes,
-            "data_checksum": result.data_checksum,
-        }
-    )
+    return cells | {
+        "runs": len(result.runs),
+        "ap_runs": " ".join(exact(100 * run.precision.ap) for run in result.runs),
+        "lr": Cell(" ".join(map("{:g}".format, rates)), extent(rates, "–", "{:g}".format), small=times, hint=reasons),
+        "restarts": " ".join(map(str, halved)),
+        "train_images": train,
+        "test_images": Cell(result.images.get("test"), small=f"{train:,} to train" if train else ""),
+        "classes": result.classes,
+        "data_checksum": result.data_checksum,
+    }
 
 
 def _precision(result: DetectionResult, part: str) -> Cells:
@@ -96,18 +93,7 @@ def _precision(result: DetectionResult, part: str) -> Cells:
     runs = [100 * getattr(run.precision, part) for run in result.runs]
     between, each = extent(runs, "–", number), ", ".join(map(number, runs))
     hint = "one run" if len(runs) == 1 else f"runs: {each}; from {number(min(runs))} to {number(max(runs))}"
-    median = Cell(
-        100 * getattr(result.median, part),
-        rivals=(result.set, result.data_checksum, result.schedule, result.settings),
-        small=between if part == "ap" and "–" in between else "",
-        hint=hint,
-    )
+    small = between if part == "ap" and "–" in between else ""
+    conditions = (result.set, result.data_checksum, result.schedule, result.settings)
+    median = Cell(100 * getattr(result.median, part), rivals=conditions, small=small, hint=hint)
     return dict(zip(names, (median, min(runs), max(runs)), strict=True))
-
-
-def _learning_rate(result: DetectionResult) -> Cell:
-    """The learning rates that the runs ended with, and how often they were halved."""
-    rates, counts = [run.lr for run in result.runs], [len(run.restarts) for run in result.runs]
-    reasons = "; ".join(f"seed {run.seed}: {reason}" for run in result.runs for reason in run.restarts)
-    small = f"halved {extent(counts, '–')}×" if reasons else ""
-    return Cell(" ".join(map("{:g}".format, rates)), extent(rates, "–", "{:g}".format), small=small, hint=reasons)

@@ -44,9 +44,8 @@ def write_page(corpus: Path, out: Path, videos: int = 24, seed: int = 0) -> Path
         numbers = _numbers(opened)
     with unwritable_named(out):
         strips = write_strips(opened, opened.videos, videos, seed, out)
-        name = corpus.resolve().name or str(corpus)
         limits = {"max_names": MAX_NAMES, "max_reasons": MAX_REASONS}
-        write_html(index, "inspect.html", name=name, numbers=numbers, strips=strips, paper=PAPER, **limits)
+        write_html(index, "inspect.html", numbers=numbers, strips=strips, paper=PAPER, **limits)
     return index
 
 
@@ -56,7 +55,6 @@ def _numbers(corpus: Corpus) -> dict[str, Any]:
     if not isinstance(rate, int | float) or not 0 < rate < math.inf:
         raise UserError(f"{corpus.path / 'corpus.json'} has no usable rate: {rate!r}")
     ok = videos_by_place(corpus)
-    splits = dict(_counts(ok["split"]))
     partly = ok.filter(pc.not_equal(ok["reason"], ""))
     examples = partly.slice(0, MAX_NAMES).select(["video", "reason"]).to_pylist()
     shards = shard_numbers(corpus.path)
@@ -72,10 +70,8 @@ def _numbers(corpus: Corpus) -> dict[str, Any]:
         "shots_per_video": count_histogram(statistics.shots_per_video),
         "shot_seconds": duration_histogram(statistics.shot_seconds, 1 / rate),
         "video_seconds": duration_histogram(statistics.video_seconds, 1 / rate),
-        "rate": float(rate),
         "videos": ok.num_rows,
-        "train": splits.get("train", 0),
-        "test": splits.get("test", 0),
+        "splits": dict(_counts(ok["split"])),
         "bytes": sum(path.stat().st_size for path in stored),
         "shards": len(shards),
         "shards_read": len(read),  # how many shards the shot durations are from

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from vivi.model.architecture import Architecture
+
 VIDEOS = 64
 """At most so many held-out videos are looked through, up to four shots of each."""
 _CELL = (168, 112)
@@ -26,15 +28,7 @@ _HIT, _PAPER, _EMPTY, _INK = (11, 138, 90), (255, 255, 255), (241, 242, 246), (9
 
 
 def draw_neighbours(
-    model_backbone: nn.Module,
-    size: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    corpus: Path,
-    path: Path,
-    queries: int = 6,
-    nearest: int = 5,
-    seed: int = 0,
+    encoder: nn.Module, architecture: Architecture, corpus: Path, path: Path, queries: int = 6, nearest: int = 5
 ) -> str:
     """Writes a PNG: in each row a frame, and the frames of other shots that the encoder puts nearest to it. Returns
     what it shows in words.
@@ -49,11 +43,12 @@ def draw_neighbours(
 
     images, videos, shots, which = _frames(corpus)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    features = F.normalize(embed(model_backbone.to(device), images, size, mean, std, device), dim=1)
+    about = (architecture.size, architecture.mean, architecture.std)
+    features = F.normalize(embed(encoder.to(device), images, *about, device), dim=1)
     own_video, own_shot = videos[:, None] == videos, shots[:, None] == shots
     # A frame whose video has no other shot could have no hit.
     able = torch.nonzero((own_video & ~own_shot).any(dim=1)).flatten()
-    order = able[torch.randperm(len(able), generator=torch.Generator().manual_seed(seed))].tolist()
+    order = able[torch.randperm(len(able), generator=torch.Generator().manual_seed(0))].tolist()
     first = {int(videos[frame]): frame for frame in reversed(order)}  # of each video
     chosen = sorted(order, key=lambda frame: first[int(videos[frame])] != frame)[:queries]
     similarity = (features[chosen] @ features.T).masked_fill(own_shot[chosen], -math.inf)

@@ -30,7 +30,7 @@ from vivi.report.strips import write_strips
 from vivi.report.table import write_table
 from vivi.report.transfer import board_section
 from vivi.report.writing import check_free, unwritable_named, write_html
-from vivi.runtime.errors import UserError
+from vivi.runtime.errors import UserError, require
 from vivi.runtime.storage import locked
 
 STRIPS = 4
@@ -57,21 +57,13 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
         problems += [problem for section in sections for problem in section.problems]
         for problem in problems:
             console.print(f"skipped: {problem}", soft_wrap=True, markup=False, highlight=False)
-        for section in sections:
-            for table in (table for each in (section, *section.parts) for table in each.tables):
+        for each in (part for section in sections for part in (section, *section.parts)):
+            for table in each.tables:
                 write_table(table, out / "tables")
-        boards = [board for board in found.boards if board.rows]
+        links = [(section.key, section.label or section.title) for section in sections]
+        data = {"path": results.resolve(), "problems": problems, "links": links, "sections": sections}
         write_html(
-            index,
-            "report.html",
-            name=results.resolve().name or str(results),
-            path=results.resolve(),
-            problems=problems,
-            sections=sections,
-            links=[(section.key, section.label or section.title) for section in sections],
-            found=found,
-            boards=boards,
-            leader=_leader(boards[0]) if boards else {},
+            index, "report.html", **data, found=found, leader=_leader(found.boards[0]) if found.boards else None
         )
     return index
 
@@ -95,7 +87,7 @@ def _read(folder: Path, options: ReportOptions) -> tuple[Found, list[str]]:
         make_boards(transfers, options.paper, options.baseline),
         [result for result in accuracies if result.benchmark == "classifier"],
         robust.in_order([result for result in first.values() if isinstance(result, RobustResult)]),
-        detection.in_order([result for result in first.values() if isinstance(result, DetectionResult)]),
+        sorted((result for result in first.values() if isinstance(result, DetectionResult)), key=detection.place),
     )
     return found, problems
 
@@ -108,12 +100,8 @@ def _check(options: ReportOptions, boards: Sequence[Board]) -> None:
     for flag, name in (("--baseline", options.baseline), *(("--compare", name) for name in options.compare)):
         if name and name not in names:
             raise UserError(f"{flag}: there is no '{name}'{_hint(name, names, options.paper)}")
-    for run in (*options.runs, *options.encoders):
-        if not run.exists():
-            raise UserError(f"there is no run {run}")
-    for run in options.runs:
-        if not (run / "recipe.json").exists():
-            raise UserError(f"--runs: {run} is no run, it has no recipe.json; give the --out of a vivi train")
+    for run in (*options.encoders, *(run / "recipe.json" for run in options.runs)):
+        require(run.exists(), f"there is no {run}; give the --out of a vivi train")
     if options.encoders and options.corpus is None:
         raise UserError("--encoders shows nearest neighbours among the frames of a corpus: give --corpus as well")
 
@@ -139,7 +127,7 @@ def _sections(found: Found, source: Path, out: Path, options: ReportOptions) -> 
         sections.append(robust.robust_section(found.robust, source, out, options.paper))
     if found.detection:
         sections.append(detection.detection_section(found.detection, source, out, options.paper))
-    shown = [section.key for section in sections for table in section.tables if any(row.paper for row in table.rows)]
+    shown = [section.key for section in sections for table in section.tables if table.view("page")[2]]
     if parts := [section for board, section in boards if not board.rows]:
         sections.append(Section("paper", "The paper’s results", "folded.html", parts=parts))
     if options.runs:
@@ -151,31 +139,31 @@ def _sections(found: Found, source: Path, out: Path, options: ReportOptions) -> 
         sections.append(Section("neighbours", "Nearest neighbours", "neighbours.html", pictures=sheets))
     if options.paper:
         elsewhere = {"robust": "vid_robust", "detection": "coco_ap"}
-        names = {"autoaugment", "coco_ap", "vid_robust"} - {elsewhere.get(key) for key in shown}
-        folded = Section(
-            "", "The paper’s other tables", "other.html", data={name: paper_rows(name) for name in names}
-        )
+        others = {"autoaugment", "coco_ap", "vid_robust"} - {elsewhere.get(key) for key in shown}
+        tables = {name: paper_rows(name) for name in others}
+        folded = Section("", "The paper’s other tables", "other.html", data=tables)
         sections.append(Section("other", "Beyond VTAB", "folded.html", parts=[folded]))
     return sections
 
 
 def _training(runs: Sequence[Path], out: Path) -> Section:
-    """Copies the pictures of runs."""
+    """Copies the pictures of runs, which may come from others: links might lead to anything of this machine's."""
     shown, problems = [], []
     for number, run in enumerate(runs, start=1):
-        name = run.resolve().name
-        folder, pictures = f"runs/{number}-{plain(name)}", []
+        name, pictures = run.resolve().name, []
+        folder = f"runs/{number}-{plain(name)}"
         for file, what in _RUN_PICTURES.items():
-            problem = ""
+            is_link = (run / file).is_symlink()
+            if not is_link and not (run / file).exists():
+                continue
             if (
-                run / file
-            ).is_symlink():  # runs may come from others, and it might lead to anything of this machine's
-                problem = "it is a link, which is not followed"
-            elif (run / file).exists():
-                problem = copy_png(run, file, out / folder / file)
-                pictures += [(f"{folder}/{file}", what)] * (not problem)
-            if problem:
+                problem := "it is a link, which is not followed"
+                if is_link
+                else copy_png(run, file, out / folder / file)
+            ):
                 problems.append(f"{run / file}: {problem}")
+            else:
+                pictures.append((f"{folder}/{file}", what))
         shown.append({"name": name, "pictures": pictures})
     return Section("training", "Training", "training.html", problems=problems, data=shown)
 
@@ -197,18 +185,17 @@ def _neighbours(encoders: Sequence[Path], corpus: Path, out: Path) -> Iterator[P
         encoder, _ = load_encoder(run)
         name = run.resolve().name if run.is_dir() else run.resolve().parent.name
         path = f"neighbours/{number}-{plain(name)}.png"
-        about = (architecture.size, architecture.mean, architecture.std)
-        yield Picture(name, path, draw_neighbours(encoder, *about, corpus, out / path))
+        yield Picture(name, path, draw_neighbours(encoder, architecture, corpus, out / path))
 
 
 def _leader(board: Board) -> dict[str, Any]:
     """The best on a board, and how much the best but the baseline gains over it."""
     shared = shared_tasks(comparable(board.shown, board.counted), board.counted)
-    best, winner = leader(board, with_baseline=True), leader(board)
-    found: dict[str, Any] = {"best": best, "winner": winner, "shared": len(shared), "gain": None}
-    if best:
-        found["mean"] = mean(best, shared)
-    if winner and board.baseline and winner is not board.baseline:
-        gain = difference(winner, board.baseline, shared)
-        found["gain"] = gain if gain.tasks else None
-    return found
+    best, winner, baseline = leader(board, with_baseline=True), leader(board), board.baseline
+    return {
+        "best": best,
+        "mean": mean(best, shared) if best else None,
+        "winner": winner,
+        "gain": difference(winner, baseline, shared) if winner and baseline and winner is not baseline else None,
+        "shared": len(shared),
+    }

@@ -11,8 +11,8 @@ from vivi.evaluate.results import RobustResult
 from vivi.evaluate.vid_robust.scores import Interval
 from vivi.report.figures import draw_curves
 from vivi.report.paper import PaperRow, paper_rows
-from vivi.report.sections import Section, numbered, section_of, unequal
-from vivi.report.table import Cell, Cells, Row, Table, csv_text, number
+from vivi.report.sections import Section, differing, numbered, section_of
+from vivi.report.table import Cell, Cells, Table, csv_text, number
 from vivi.runtime.storage import write_atomically
 
 CURVES = "robust-curves.csv"
@@ -59,20 +59,22 @@ def robust_section(results: Sequence[RobustResult], source: Path, out: Path, pap
         [(f"{result.encoder} on {result.set}", result) for result in results],
         source,
         out,
-        warnings=[*_warnings(results, bool(printed))],
+        warnings=_warnings(results, bool(printed)),
         figures=[figure for figure in figures if figure],
         data={"curves": CURVES, "missing": any(result.curve.missing for result in results)},
     )
 
 
-def _warnings(results: Sequence[RobustResult], paper: bool) -> Iterator[str]:
-    for name in unequal((result.set, result.data_checksum) for result in results):
-        yield f"On {name}, the models were not tested on the same frames."
-    for name in unequal((result.set, result.reduction) for result in results if result.reduction):
-        yield f"On {name}, outputs were reduced to the set’s classes in different ways."
+def _warnings(results: Sequence[RobustResult], paper: bool) -> list[str]:
+    frames = ((result.set, result.data_checksum) for result in results)
+    reductions = ((result.set, result.reduction) for result in results if result.reduction)
     papers_sets = {result.set for result in results if is_papers(result)}
-    if paper and any(result.set in papers_sets and not is_papers(result) for result in results):
-        yield f"The paper’s rows are over {PAPER_ANCHORS:,} anchors, with k = {PAPER_K}: others differ."
+    others = paper and any(result.set in papers_sets and not is_papers(result) for result in results)
+    return [
+        *differing(frames, "the models were not tested on the same frames"),
+        *differing(reductions, "outputs were reduced to the set’s classes in different ways"),
+        *[f"The paper’s rows are over {PAPER_ANCHORS:,} anchors, with k = {PAPER_K}: others differ."] * others,
+    ]
 
 
 def _scores(result: RobustResult) -> list[tuple[str, Sequence[Interval]]]:
@@ -93,7 +95,7 @@ def _table(results: Sequence[RobustResult], printed: Sequence[PaperRow]) -> Tabl
     return Table("robust", "Robustness", _ABOUT, columns, rows)
 
 
-def _row(result: RobustResult, over: str, scores: Sequence[Interval], several_k: bool) -> Row:
+def _row(result: RobustResult, over: str, scores: Sequence[Interval], several_k: bool) -> Cells:
     missing, first, last = result.curve.missing, scores[0], scores[-1]
     (before, *_), (after, *_) = _percents(first), _percents(last)
     same = len(scores) > 1 and last.n == first.n  # of different anchors there is no drop
@@ -105,7 +107,7 @@ def _row(result: RobustResult, over: str, scores: Sequence[Interval], several_k:
     rivals = None if over == COMPLETE else (result.set, 0)
     far_rivals = rivals and (result.set, len(scores))
     pm = _accuracy("pm_accuracy", last.n, _percents(last), result.anchors, far_rivals)
-    cells: Cells = {
+    return {
         "source": "ours",
         "model": Cell(result.encoder, small=over, in_files=f"{result.encoder} ({over})" if over else None),
         "set": _set(result.set, result.farthest, several_k),
@@ -121,16 +123,15 @@ def _row(result: RobustResult, over: str, scores: Sequence[Interval], several_k:
         "reduction": result.reduction,
         "data_checksum": result.data_checksum,
     }
-    return Row(cells)
 
 
-def _paper_row(row: PaperRow, several_k: bool) -> Row:
+def _paper_row(row: PaperRow, several_k: bool) -> Cells:
     def accuracy(name: str, kind: str) -> Cells:
         printed = row.numbers
         percents = (printed[f"accuracy_{kind}"], printed[f"{kind}_low"], printed[f"{kind}_high"])
         return _accuracy(name, PAPER_ANCHORS, percents, PAPER_ANCHORS)
 
-    cells: Cells = {
+    return {
         "source": "paper",
         "model": Cell(row.method, in_files=f"{row.method} (paper)"),
         "set": _set(PAPER_SET, PAPER_K, several_k),
@@ -141,7 +142,6 @@ def _paper_row(row: PaperRow, several_k: bool) -> Row:
         "drop": row.numbers["drop"],
         "anchors": PAPER_ANCHORS,
     }
-    return Row(cells, paper=True)
 
 
 def _set(name: str, k: int, several_k: bool) -> Cell:

@@ -36,7 +36,6 @@ class Section:
     title: str
     template: str
     label: str = ""
-    badges: Sequence[str] = ()
     warnings: Sequence[str] = ()
     notes: Sequence[tuple[str, str]] = ()  # (result, what else is to be known of it)
     tables: Sequence[Table] = ()
@@ -47,12 +46,12 @@ class Section:
     data: Any = None  # what else its template needs
 
 
-def unequal(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """The sets that come with more than one value, such as the checksum of their data, from pairs of both."""
+def differing(pairs: Iterable[tuple[str, str]], what: str) -> list[str]:
+    """A line for each set that comes with several values, such as checksums of its data, from pairs of both."""
     values: dict[str, set[str]] = {}
     for name, value in pairs:
         values.setdefault(name, set()).add(value)
-    return [name for name, several in values.items() if len(several) > 1]
+    return [f"On {name}, {what}." for name, several in values.items() if len(several) > 1]
 
 
 def numbered(kind: str, number: int, name: str) -> str:
@@ -80,7 +79,7 @@ def section_of(
 
 def copy_png(folder: Path, name: str, target: Path) -> str:
     """Copies a whole PNG that is in the folder itself; why it cannot be copied, if so."""
-    if Path(name).name != name or "\0" in name:
+    if Path(name).name != name:
         return "it is not beside its result"
     try:
         content = read_file(folder / name)

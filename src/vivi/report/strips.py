@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -51,28 +51,25 @@ class ShownShot:
     """One shot of a film strip; of a long one, some frames from the first to the last."""
 
     index: int
-    start: float
-    seconds: float
     total_frames: int
-    left_out_before: int  # shots between the one shown before and this one
-    frames: tuple[ShownFrame, ...]
+    frames: list[ShownFrame]
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A sampled video: (start, seconds) of all its shots, and those shown, in order."""
+    """A sampled video: where its shots begin, and the last one ends, in seconds; and those shown, in order."""
 
     video: VideoRow
-    spans: tuple[tuple[float, float], ...]
-    shots: tuple[ShownShot, ...]
+    limits: list[float]
+    shots: list[ShownShot]
     digits: int  # of times, so that neighbouring frames differ
 
     @property
     def marks(self) -> list[int]:
-        """Where shots begin, and the last one ends, on a line of length 1000."""
-        first, end = self.spans[0][0], sum(self.spans[-1])
-        scale = 1000 / (end - first) if end > first else 0.0
-        return [round((time - first) * scale) for time in (*(start for start, _ in self.spans), end)]
+        """The limits on a line of length 1000."""
+        first, last = self.limits[0], self.limits[-1]
+        scale = 1000 / (last - first) if last > first else 0.0
+        return [round((time - first) * scale) for time in self.limits]
 
 
 def write_strips(corpus: Corpus, videos: pa.Table, count: int, seed: int, out: Path) -> list[Strip]:
@@ -123,31 +120,21 @@ def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
     times = corpus.times(asdict(video))
     if len(times) != video.shots:
         raise other
-    spans = _spans(times, video.seconds)
-    runs = shown_runs(len(spans))
+    middles = [(before[-1] + after[0]) / 2 for before, after in pairwise(times)]
+    limits = [times[0][0], *middles, max(times[0][0] + video.seconds, times[-1][-1])]
+    runs = shown_runs(len(times))
     fewest, most = SHOT_FRAMES
-    limit = UNCUT_FRAMES if len(spans) == 1 else min(max(STRIP_FRAMES // sum(map(len, runs)), fewest), most)
-    shots: list[ShownShot] = []
-    after = 0
+    limit = UNCUT_FRAMES if len(times) == 1 else min(max(STRIP_FRAMES // sum(map(len, runs)), fewest), most)
+    shots = []
     for run in runs:
         part = asdict(video) | {"first_row": (video.first_row or 0) + run.start, "shots": len(run)}
         for index, shot in zip(run, corpus.shots(part), strict=True):
             if shot.video != video.video:
                 raise other
-            frames = (write_thumbnail(shot.times[i], shot.frames[i], folder) for i in evenly(len(shot.frames), limit))
-            shots.append(ShownShot(index, *spans[index], len(shot.frames), index - after, tuple(frames)))
-            after = index + 1
+            frames = [write_thumbnail(shot.times[i], shot.frames[i], folder) for i in evenly(len(shot.frames), limit)]
+            shots.append(ShownShot(index, len(shot.frames), frames))
     rate = corpus.settings.get("rate", 1)
-    return Strip(video, spans, tuple(shots), 0 if rate <= 1 else 1 if rate <= 10 else 2)
-
-
-def _spans(shots: Sequence[Sequence[float]], seconds: float) -> tuple[tuple[float, float], ...]:
-    """(start, seconds) of shots, given the times of their frames: a boundary lies midway between two frames."""
-    if not shots:
-        return ()
-    middles = [(before[-1] + after[0]) / 2 for before, after in pairwise(shots)]
-    limits = [shots[0][0], *middles, max(shots[0][0] + seconds, shots[-1][-1])]
-    return tuple((start, end - start) for start, end in pairwise(limits))
+    return Strip(video, limits, shots, 0 if rate <= 1 else 1 if rate <= 10 else 2)
 
 
 def shown_runs(shots: int) -> list[range]:

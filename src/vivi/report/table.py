@@ -12,8 +12,8 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -38,18 +38,18 @@ class Cell:
     hint: str = ""
     kind: str = ""
     badge: bool = False
+    about: object = None  # what the template makes a tooltip of
 
     @property
     def shown(self) -> str:
-        if self.text is not None or self.value is None:
-            return self.text or ""
-        if isinstance(self.value, str):
-            return self.value
-        return number(self.value) if isinstance(self.value, float) else f"{self.value:,}"
+        value = self.value if self.text is None else self.text
+        if isinstance(value, str | None):
+            return value or ""
+        return number(value) if isinstance(value, float) else f"{value:,}"
 
 
 Cells = dict[str, Cell | Value]
-"""Of a row, by the names of their columns."""
+"""A row: its cells by the names of their columns."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,6 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row, which may be of the paper, or the one that others are compared with."""
-
-    cells: Cells
-    paper: bool = False
-    baseline: bool = False
-
-
-@dataclass(frozen=True)
 class Table:
     """`name` is that of its files, `note` what their readers have to know."""
 
@@ -85,7 +76,7 @@ class Table:
     title: str
     note: str
     columns: Mapping[str, Column | str]  # that are shown, or only their titles; the first has the rows' names
-    rows: Sequence[Row]
+    rows: Sequence[Cells]  # ours, then those that have the paper as their source
     records: Sequence[Cells] = ()  # of the CSV, where they are not the rows
     kind: str = "means"  # CSS class
 
@@ -94,14 +85,14 @@ class Table:
         """The names of its files, by the name of their format."""
         return {title: f"{self.name}.{suffix}" for suffix, title in FORMATS.items()}
 
-    def view(self, where: Literal["files", "page"]) -> tuple[list[Column], list[tuple[Row, list[Cell]]]]:
-        """The columns that are shown there, and each row with its cells in them."""
+    def view(self, where: Literal["files", "page"]) -> tuple[list[Column], list[list[Cell]], list[list[Cell]]]:
+        """The columns that are shown there, and the cells of our rows and of the paper's."""
         columns = {name: Column(one) if isinstance(one, str) else one for name, one in self.columns.items()}
-        shown = {
-            name: column for name, column in columns.items() if (column.heading if where == "page" else column.title)
-        }
-        cells = [_marked([row.cells.get(name) for row in self.rows]) for name in shown]
-        return [*shown.values()], [(row, [*line]) for row, *line in zip(self.rows, *cells, strict=True)]
+        shown = {name: one for name, one in columns.items() if (one.heading if where == "page" else one.title)}
+        cells = (_marked([row.get(name) for row in self.rows]) for name in shown)
+        lines = [[*line] for line in zip(*cells, strict=True)]
+        ours = sum(row.get("source") != "paper" for row in self.rows)
+        return [*shown.values()], lines[:ours], lines[ours:]
 
 
 def _marked(column: Sequence[Cell | Value]) -> list[Cell]:
@@ -110,10 +101,8 @@ def _marked(column: Sequence[Cell | Value]) -> list[Cell]:
     numbers = [(cell.rivals, one_digit(cell.value)) for cell in cells if isinstance(cell.value, float)]
 
     def is_best(cell: Cell) -> bool:
-        if cell.rivals is None or not isinstance(cell.value, float):
-            return False
-        rivals = [number for key, number in numbers if key == cell.rivals]
-        return len(rivals) > 1 and one_digit(cell.value) == max(rivals)
+        rivals = [number for key, number in numbers if key == cell.rivals is not None]
+        return len(rivals) > 1 and isinstance(cell.value, float) and one_digit(cell.value) == max(rivals)
 
     return [replace(cell, bold=is_best(cell)) for cell in cells]
 
@@ -121,7 +110,7 @@ def _marked(column: Sequence[Cell | Value]) -> list[Cell]:
 def write_table(table: Table, folder: Path) -> None:
     """Writes the table in every format."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = (csv_text(table.records or [row.cells for row in table.rows]), markdown(table), latex(table))
+    texts = (csv_text(table.records or table.rows), markdown(table), latex(table))
     for file, text in zip(table.files.values(), texts, strict=True):
         write_atomically(folder / file, text.encode("utf-8", "replace"), sync=False)
 
@@ -171,13 +160,10 @@ def csv_text(records: Sequence[Cells]) -> str:
 
 def plain_cell(text: str) -> str:
     """With an apostrophe before what a spreadsheet would take for a formula: names come from files of others."""
-    if not text or not (text[0] in "=+-@" or unicodedata.category(text[0]) == "Cc"):
-        return text
-    try:
+    with suppress(ValueError):
         float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
+        return text
+    return f"'{text}" if text and (text[0] in "=+-@" or unicodedata.category(text[0]) == "Cc") else text
 
 
 # --- Markdown and LaTeX ---
@@ -194,11 +180,11 @@ def markdown(table: Table) -> str:
         text = markdown_escaped(_in_files(cell)) + (f" ± {cell.spread}" if cell.spread else "")
         return f"**{text}**" if cell.bold else text
 
-    columns, rows = table.view("files")
+    columns, ours, paper = table.view("files")
     lines = [f"**{markdown_escaped(table.title)}**. {markdown_escaped(table.note)}", ""]
     lines.append("| " + " | ".join(markdown_escaped(column.title) for column in columns) + " |")
     lines.append("| :--- |" + " ---: |" * (len(columns) - 1))
-    lines += ["| " + " | ".join(map(shown, cells)) + " |" for _, cells in rows]
+    lines += ["| " + " | ".join(map(shown, cells)) + " |" for cells in (*ours, *paper)]
     return "\n".join(lines) + "\n"
 
 
@@ -215,7 +201,7 @@ def latex(table: Table) -> str:
         text = rf"\textbf{{{text}}}" if cell.bold else text
         return text + (rf" {{\scriptsize$\pm${cell.spread}}}" if cell.spread else "")
 
-    columns, rows = table.view("files")
+    columns, *parts = table.view("files")
     upright = len(columns) <= 8  # long titles of many columns stand on end, where graphicx is loaded
     first, *others = (latex_escaped(column.title) for column in columns)
     head = [first, *(title if upright else rf"\rotatebox{{90}}{{{title}}}" for title in others)]
@@ -223,25 +209,20 @@ def latex(table: Table) -> str:
     lines.append(r"% \usepackage{booktabs}" + ("" if upright else r" and, for titles on end, \usepackage{graphicx}"))
     lines += [] if upright else [r"\providecommand{\rotatebox}[2]{#2}"]
     lines += [rf"\begin{{tabular}}{{l{'r' * len(others)}}}", r"\toprule", " & ".join(head) + r" \\"]
-    for _, part in groupby(rows, key=lambda line: line[0].paper):
-        lines += [r"\midrule", *(" & ".join(map(shown, cells)) + r" \\" for _, cells in part)]
+    for part in filter(None, parts):
+        lines += [r"\midrule", *(" & ".join(map(shown, cells)) + r" \\" for cells in part)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "−": r"$-$",
-    "±": r"$\pm$",
-    '"': "''",
-} | {character: f"\\{character}" for character in "&%$#_{}"}
+_NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
+_LATEX = str.maketrans(
+    {character: rf"\text{name}{{}}" for character, name in _NAMED.items()}
+    | {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"−": r"$-$", "±": r"$\pm$", '"': "''"}
+)
 
 
 def latex_escaped(text: str) -> str:
     """Text that means itself, on one line. A row may begin with [: braces keep LaTeX from reading an argument."""
-    escaped = "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+    escaped = " ".join(text.split()).translate(_LATEX)
     return f"{{{escaped}}}" if escaped[:1] in ("[", "*") else escaped

@@ -10,7 +10,7 @@ from vivi.evaluate.tasks import VTAB, Group
 from vivi.report.boards import Accuracy, Board, BoardTask, Mean, Method, difference, leader, mean
 from vivi.report.figures import draw_differences, draw_groups
 from vivi.report.sections import Section
-from vivi.report.table import Cell, Cells, Column, Row, Table, exact, extent, number, signed
+from vivi.report.table import Cell, Cells, Column, Table, exact, extent, number, signed
 
 SHORT: dict[Group, str] = {"natural": "Nat.", "specialized": "Spec.", "structured": "Str.", "own": "Own"}
 PAPER_COMPARE = ("VIVI-Ex(4)", "Ex-ImageNet")
@@ -19,24 +19,18 @@ PAPER_COMPARE = ("VIVI-Ex(4)", "Ex-ImageNet")
 def board_section(board: Board, compare: tuple[str, ...], baseline: str, out: Path) -> Section:
     """Draws the figures of a board."""
     first, second = compared(board, compare, baseline)
-    figures, hint = [draw_groups(board, out / "figures")], ""
+    figures = [draw_groups(board, out / "figures")]
     if first and second:
         figures.append(draw_differences(board, first, second, out / "figures"))
-        if not figures[-1]:
-            hint = f"No chart of differences: {first.name} and {second.name} have no task in common."
-    elif compare:
-        hint = "No chart of differences: not both of the rows to compare are on this board."
-    badges = {"quick": board.quick, "own split": board.own_split, "own tasks": board.groups == ("own",)}
     return Section(
         key=board.slug,
         title=board.title,
         template="board.html",
         label=board.label,
-        badges=[badge for badge, there in badges.items() if there],
         warnings=[*board.warnings()],
         tables=[means_table(board), tasks_table(board)],
         figures=[figure for figure in figures if figure],
-        data={"board": board, "hint": hint},
+        data={"board": board, "first": first, "second": second, "undrawn": None in figures[1:], "compare": compare},
     )
 
 
@@ -68,10 +62,10 @@ def _rivals(board: Board, row: Method, tasks: Sequence[str]) -> str | None:
     return "shown" if row in board.shown and len(row.tasks(tasks)) == len(tasks) else None
 
 
-def _row(board: Board, row: Method, cells: Cells) -> Row:
+def _name(board: Board, row: Method) -> Cells:
     marked = row.name if not row.paper or row.name.endswith("(paper)") else f"{row.name} (paper)"
-    named: Cells = {"source": "paper" if row.paper else "ours", "method": Cell(row.name, in_files=marked)}
-    return Row(named | cells, row.paper, row is board.baseline)
+    name = Cell(row.name, in_files=marked, kind="baseline" if row is board.baseline else "")
+    return {"source": "paper" if row.paper else "ours", "method": name}
 
 
 # --- means ---
@@ -99,36 +93,33 @@ def _group_column(board: Board, group: Group) -> Column:
     return Column(SHORT[group], small=how_many, hint=group.capitalize(), group=group)
 
 
-def _means(board: Board, row: Method) -> Row:
+def _means(board: Board, row: Method) -> Cells:
     whole, gain = mean(row, board.counted), Mean(None, 0)
     if board.baseline and row is not board.baseline:
         gain = difference(row, board.baseline, board.counted)
+    gained = Cell(text=" " if row is board.baseline else "")
+    if gain.value is not None:
+        text, over = signed(gain.value), f"over {gain.tasks}" if gain.tasks != whole.tasks else ""
+        kind, in_files = {"+": "up", "−": "down"}.get(text[0], ""), f"{text} ({over})" if over else text
+        gained = Cell(gain.value, text, in_files, small=over, kind=kind)
     between = extent(whole.seeds, "–", number) if whole.seeds else ""
-    cells: Cells = {
+    cells = _name(board, row) | {
         "mean": Cell(whole.value, rivals=_rivals(board, row, board.counted), small=between),
         "mean_lowest_seed": min(whole.seeds, default=None),
         "mean_highest_seed": max(whole.seeds, default=None),
         "tasks": Cell(whole.tasks, f"{whole.tasks} of {board.total}"),
         "tasks_in_all": board.total,
-        "difference": _gain(gain, whole, row is board.baseline),
+        "difference": gained,
         "difference_tasks": gain.tasks or None,
         "baseline": board.baseline.name if board.baseline else "",
     }
     for group in board.parts:
         tasks = board.tasks(group)
         found = mean(row, tasks)
-        small = f"{found.tasks} of {len(tasks)}" if 0 < found.tasks < len(tasks) else ""
-        cells[group] = Cell(found.value, rivals=_rivals(board, row, tasks), small=small)
+        some = f"{found.tasks} of {len(tasks)}" if 0 < found.tasks < len(tasks) else ""
+        cells[group] = Cell(found.value, rivals=_rivals(board, row, tasks), small=some)
         cells[f"{group}_tasks"] = found.tasks
-    return _row(board, row, cells)
-
-
-def _gain(gain: Mean, whole: Mean, is_baseline: bool) -> Cell:
-    if gain.value is None:
-        return Cell(text=" " if is_baseline else "")
-    text, small = signed(gain.value), f"over {gain.tasks}" if gain.tasks != whole.tasks else ""
-    kind = {"+": "up", "−": "down"}.get(text[0], "")
-    return Cell(gain.value, text, in_files=f"{text} ({small})" if small else text, small=small, kind=kind)
+    return cells
 
 
 # --- every task ---
@@ -138,36 +129,21 @@ def tasks_table(board: Board) -> Table:
     """Every task of every row; in the CSV a line for each of both."""
     columns: dict[str, Column | str] = {"method": "Method"}
     for task in board.columns:
-        head = Column(task.title, small=SHORT[task.group], hint=task.title, group=task.group)
-        columns[f"task {task.task}"] = head
+        short = SHORT[task.group]
+        columns[f"task {task.task}"] = Column(task.title, small=short, hint=task.title, group=task.group)
     rows, records = [], []
     for row in (*board.rows, *board.paper):
         whole = mean(row, board.counted).value
-        cells: Cells = {"mean": Cell(whole, rivals=_rivals(board, row, board.counted))}
+        cells = _name(board, row) | {"mean": Cell(whole, rivals=_rivals(board, row, board.counted))}
         for task in board.columns:
             if found := row.cells.get(task.task):
                 rivals, spread = _rivals(board, row, [task.task]), number(found.spread)
-                cells[f"task {task.task}"] = Cell(found.value, spread=spread, rivals=rivals, hint=_how(found))
+                cells[f"task {task.task}"] = Cell(found.value, spread=spread, rivals=rivals, about=found)
                 records.append(_record(row, task, found))
-        rows.append(_row(board, row, cells))
+        rows.append(cells)
     columns["mean"] = "Mean"
     name, note = f"{board.slug}-tasks", _note(board, of_tasks=True)
     return Table(name, board.title, note, columns, rows, records, kind="tasks")
-
-
-def _how(accuracy: Accuracy) -> str:
-    """The seeds of a number and the setting that was chosen, for its tooltip."""
-    if accuracy.result is None:
-        return ""
-    score, own = accuracy.result.score, accuracy.result.score_per_task
-    parts = [f"seeds: {', '.join(map(number, accuracy.seeds))}"]
-    if score.setting:
-        chosen = f" ({score.chosen_by})" if score.chosen_by else ""
-        parts.append(f"learning rate {score.setting.lr:g} × {score.setting.steps:,} steps{chosen}")
-    if own:
-        at = f" at {own.setting.lr:g} × {own.setting.steps:,} steps" if own.setting else ""
-        parts.append(f"with this task’s own setting: {number(100 * own.median)}{at}")
-    return "; ".join(parts)
 
 
 def _record(row: Method, task: BoardTask, found: Accuracy) -> Cells:

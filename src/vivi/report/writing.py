@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from html import unescape
@@ -40,24 +40,14 @@ def _files(page: str) -> set[str]:
 @cache
 def templates() -> Environment:
     """Everything that a template prints is escaped: names come from files of others."""
-    environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters = (number, signed, extent, listed, clock, in_words, in_bytes, compact)
-    environment.filters |= {function.__name__: function for function in filters} | {
-        "plural": counted,
-        "quoted": quote,
-    }
-    environment.globals["static"] = _static
+    loader = FileSystemLoader(_HERE / "templates")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    functions = (number, signed, extent, clock, in_words, in_bytes, compact)
+    environment.filters |= {function.__name__: function for function in functions}
+    environment.filters |= {"plural": counted, "quoted": quote}
+    environment.globals["static"] = lambda name: Markup((_HERE / "static" / name).read_text(encoding="utf-8"))
     return environment
-
-
-def _static(name: str) -> Markup:
-    return Markup((_HERE / "static" / name).read_text(encoding="utf-8"))
 
 
 def check_free(out: Path, command: str) -> Path:
@@ -85,11 +75,6 @@ def unwritable_named(out: Path) -> Iterator[None]:
 # --- words and numbers ---
 
 
-def listed(names: Sequence[str]) -> str:
-    """a, b and c"""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def compact(count: int) -> str:
     """1500 as 1.5k: axis labels have little room."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
@@ -108,13 +93,11 @@ def in_bytes(size: float) -> str:
 
 def clock(seconds: float, digits: int = 0) -> str:
     """A time in the video: 1:04, 0:14.2, 1:02:03."""
-    seconds = round(seconds, digits)
-    sign, seconds = ("−", -seconds) if seconds < 0 else ("", seconds)
-    minutes, rest = divmod(seconds, 60)
+    rounded = round(seconds, digits)
+    minutes, rest = divmod(abs(rounded), 60)
     hours, minutes = divmod(int(minutes), 60)
-    width = digits + 3 if digits else 2
-    tail = f"{rest:0{width}.{digits}f}"
-    return sign + (f"{hours}:{minutes:02d}:{tail}" if hours else f"{minutes}:{tail}")
+    tail = f"{rest:0{digits + 3 if digits else 2}.{digits}f}"
+    return "−" * (rounded < 0) + (f"{hours}:{minutes:02d}:{tail}" if hours else f"{minutes}:{tail}")
 
 
 def in_words(seconds: float) -> str:
