@@ -249,26 +249,22 @@ def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> list[B
     for protocol in get_args(Protocol) if paper else ():
         kinds["vtab", protocol, False] += []
     encoders = {result.encoder for result in results}
-
-    def place(kind: tuple[str, Protocol, bool]) -> tuple[bool, int, bool, int]:
-        benchmark, protocol, quick = kind
-        return not kinds[kind], ["vtab", *_PROBES].index(benchmark), quick, get_args(Protocol).index(protocol)
-
     boards = []
-    for kind in sorted(kinds, key=place):
-        columns = _columns(kinds[kind])
+    for (benchmark, protocol, quick), found in kinds.items():
+        columns = _columns(found)
         cells: dict[str, dict[str, Accuracy]] = defaultdict(dict)
-        for result in kinds[kind]:
+        for result in found:
             seeds = tuple(100 * accuracy for accuracy in result.score.accuracies)
             cells[result.encoder][result.task] = Accuracy(100 * result.score.median, seeds, result)
         rows = [Method(name, cells[name]) for name in sorted(cells)]
-        offered = paper and kind == ("vtab", kind[1], False)
-        board = Board(*kind, columns, tuple(rows), _paper(kind[1], columns, encoders) if offered else (), None)
+        papers = _paper(protocol, columns, encoders) if paper and benchmark == "vtab" and not quick else ()
+        board = Board(benchmark, protocol, quick, columns, tuple(rows), papers, None)
         untrained_first = sorted(cells, key=lambda name: (not name.lower().startswith("untrained"), name))
         first = board.find(baseline or next(iter(untrained_first), PAPER_BASELINE))
         rows.sort(key=lambda row: (row is not first, mean(row, board.counted).value or -1))
         boards.append(replace(board, rows=tuple(rows), baseline=first))
-    return boards
+    benchmarks, protocols = ["vtab", *_PROBES].index, get_args(Protocol).index
+    return sorted(boards, key=lambda b: (not b.rows, benchmarks(b.benchmark), b.quick, protocols(b.protocol)))
 
 
 def _columns(results: Sequence[Result]) -> tuple[BoardTask, ...]:
@@ -278,12 +274,8 @@ def _columns(results: Sequence[Result]) -> tuple[BoardTask, ...]:
         known = _VTAB.get(result.task) if result.group != "own" else None
         title, group = (known.title, known.group) if known else (result.title, result.group)
         found[result.task] = BoardTask(result.task, title, group)
-
-    def place(column: BoardTask) -> tuple[int, int, str, str]:
-        in_vtab = _ORDER[column.task] if column.known else len(VTAB)
-        return GROUPS.index(column.group), in_vtab, column.title, column.task
-
-    return tuple(sorted(found.values(), key=place))
+    places = {column: _ORDER[column.task] if column.known else len(VTAB) for column in found.values()}
+    return tuple(sorted(places, key=lambda c: (GROUPS.index(c.group), places[c], c.title, c.task)))
 
 
 def _paper(protocol: Protocol, columns: Sequence[BoardTask], encoders: set[str]) -> tuple[Method, ...]:

@@ -71,7 +71,9 @@ class Figure:
 
 def draw_groups(board: Board, folder: Path) -> Figure | None:
     """Bars for all tasks and for each group; None if the rows share no task."""
-    rows = bar_rows(board)
+    rows = comparable(board.rows, board.counted) or [row for row in board.paper if row.name in PAPER_BARS]
+    if len(rows) > MAX_BARS:
+        rows = [rows[0], *rows[1 - MAX_BARS :]]  # the baseline and the best
     tasks = shared_tasks(rows, [column.task for column in board.columns])
     places = {"All": shared_tasks(rows, board.counted)}
     places |= {group.capitalize(): shared_tasks(rows, board.tasks(group)) for group in board.groups}
@@ -87,7 +89,6 @@ def draw_groups(board: Board, folder: Path) -> Figure | None:
     canvas, axes = _chart(board.label, legend, size, (0.5, 0.1, 0.45, 0.5), grid="y", ylabel="accuracy (%)")
     labels = [f"{title}\n{counted(len(chosen), 'task')}" for title, chosen in places.items()]
     axes.set_xticks(range(len(places)), labels)
-    axes.set_xlim(-0.55, len(places) - 0.45)
     step, highest = 0.84 / len(rows), 0.0
     for turn, bars in enumerate(means):
         at = [place + step * (turn - (len(rows) - 1) / 2) for place in range(len(bars))]
@@ -99,7 +100,7 @@ def draw_groups(board: Board, folder: Path) -> Figure | None:
                 axes.vlines(place, min(bar.seeds), max(bar.seeds), color=LIGHT["text"], linewidth=1.0, zorder=3)
             if len(rows) <= 6:
                 _number(axes, number(bar.value), (place, top), (0, 2), ha="center", va="bottom", fontsize=7)
-    axes.set_ylim(0, min(112, 1.13 * highest + 1))
+    axes.set(xlim=(-0.55, len(places) - 0.45), ylim=(0, min(112, 1.13 * highest + 1)))
 
     caption = f"Mean accuracy by group, over the {counted(len(tasks), 'task')} that all bars share."
     if any(bar.seeds for bars in means for bar in bars):
@@ -109,15 +110,6 @@ def draw_groups(board: Board, folder: Path) -> Figure | None:
     words = "; ".join(f"{row.name} {number(bars[0].value)}" for row, bars in zip(rows, means, strict=True))
     alt = f"Bar chart of mean accuracy by group. {next(iter(places))}: {words}."
     return _save(canvas, folder / f"{board.slug}-groups", "Groups", caption, alt, colours)
-
-
-def bar_rows(board: Board) -> list[Method]:
-    """Those of the board's rows that can be compared and have room: the baseline and the best; or the paper's own
-    choice."""
-    if not board.rows:
-        return [row for row in board.paper if row.name in PAPER_BARS]
-    rows = comparable(board.rows, board.counted)
-    return rows if len(rows) <= MAX_BARS else [rows[0], *rows[1 - MAX_BARS :]]
 
 
 # --- differences ---
@@ -135,10 +127,9 @@ def draw_differences(board: Board, first: Method, second: Method, folder: Path) 
     size = (_WIDTH, 0.95 + 0.235 * len(gains))
     canvas, axes = _chart(title, legend, size, (1.35, 0.35, 0.42, 0.42), grid="x", xlabel=xlabel)
     axes.set_yticks(range(len(gains)), [short(column.title, 22) for _, column in gains], parse_math=False)
-    axes.set_ylim(-0.6, len(gains) - 0.4)
     low, high = min(0.0, gains[0][0]), max(0.0, gains[-1][0])
     room = 0.09 * (high - low) or 1.0
-    axes.set_xlim(low - room * (low < 0), high + room)
+    axes.set(xlim=(low - room * (low < 0), high + room), ylim=(-0.6, len(gains) - 0.4))
     lengths, colours = [gain for gain, _ in gains], [LIGHT[column.group] for _, column in gains]
     axes.barh(range(len(gains)), lengths, color=colours, height=0.72, zorder=2)
     for place, gain in enumerate(lengths):
@@ -169,8 +160,7 @@ def draw_curves(results: Sequence[RobustResult], paper: Sequence[PaperRow], path
     labels = {"xlabel": "k: frames away from the anchor, at most", "ylabel": "PM-k accuracy (%)"}
     title, margins = short(shown[0].set, 60), (0.55, 0.2, 0.45, 0.5)
     canvas, axes = _chart(title, legend, (_WIDTH, 3.4), margins, grid="y", **labels)
-    axes.set_xticks(range(farthest + 1))
-    axes.set_xlim(-0.35, farthest + 0.35)
+    axes.set(xticks=range(farthest + 1), xlim=(-0.35, farthest + 0.35))
     for result, colour, marker in reversed([*zip(shown, LINE_COLOURS, MARKERS, strict=False)]):  # the best on top
         _curve(axes, result, colour, marker)
     for turn, (row, mark) in enumerate(zip(paper, marks, strict=True)):
@@ -219,8 +209,7 @@ def _chart(
     size: tuple[float, float],
     margins: tuple[float, float, float, float],
     grid: Literal["x", "y"],
-    xlabel: str = "",
-    ylabel: str = "",
+    **labels: str,
 ) -> tuple[Canvas, Axes]:
     """A canvas with a title and a legend of names and colours, which adds to its height; and axes.
 
@@ -258,8 +247,9 @@ def _chart(
     box = (left * x, bottom * y, 1 - (left + right) * x, 1 - (top + height + bottom) * y)
     axes = canvas.add_axes(box, facecolor=LIGHT["page"], axisbelow=True)
     axes.grid(axis=grid, color=LIGHT["line"], linewidth=0.8, zorder=0)
-    axes.set_xlabel(xlabel, fontsize=8.5, color=LIGHT["muted"])
-    axes.set_ylabel(ylabel, fontsize=8.5, color=LIGHT["muted"])
+    axes.set(**labels)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(fontsize=8.5, color=LIGHT["muted"])
     axes.tick_params(labelsize=8.5, colors=LIGHT["muted"], labelcolor=LIGHT["text"], length=0)
     axes.spines[:].set_visible(False)
     return canvas, axes

@@ -133,7 +133,10 @@ def _sections(found: Found, source: Path, out: Path, options: ReportOptions) -> 
     if options.runs:
         sections.append(_training(options.runs, out))
     if options.corpus:
-        sections.append(_strips(options.corpus, out))
+        corpus = Corpus(options.corpus)
+        held_out = corpus.videos.filter(pc.equal(corpus.videos["split"], "test"))
+        strips = {"strips": write_strips(corpus, held_out, STRIPS, 0, out), "corpus": options.corpus}
+        sections.append(Section("strips", "Film strips", "strips.html", data=strips))
     if options.corpus and options.encoders:
         sheets = [*_neighbours(options.encoders, options.corpus, out)]
         sections.append(Section("neighbours", "Nearest neighbours", "neighbours.html", pictures=sheets))
@@ -166,13 +169,6 @@ def _training(runs: Sequence[Path], out: Path) -> Section:
                 pictures.append((f"{folder}/{file}", what))
         shown.append({"name": name, "pictures": pictures})
     return Section("training", "Training", "training.html", problems=problems, data=shown)
-
-
-def _strips(path: Path, out: Path) -> Section:
-    corpus = Corpus(path)
-    held_out = corpus.videos.filter(pc.equal(corpus.videos["split"], "test"))
-    data = {"strips": write_strips(corpus, held_out, STRIPS, 0, out), "corpus": path}
-    return Section("strips", "Film strips", "strips.html", data=data)
 
 
 def _neighbours(encoders: Sequence[Path], corpus: Path, out: Path) -> Iterator[Picture]:

@@ -18,6 +18,8 @@ from vivi.runtime.storage import write_atomically
 CURVES = "robust-curves.csv"
 PAPER_SET, PAPER_ANCHORS, PAPER_FRAMES, PAPER_K = "ImageNet-Vid-Robust", 1109, 22179, 10
 Percents = tuple[float, float, float] | tuple[None, None, None]
+COLUMNS = {"model": "Model", "set": "Set", "anchor_accuracy": "Anchor accuracy", "pm_accuracy": "PM-k accuracy"}
+COLUMNS |= {"drop": "Drop", "anchors": "Anchors", "missing_frames": "Missing"}
 MAX_NAMES = 10  # of missing frames
 COMPLETE, STRICT = "anchors with all frames", "missing frames as wrong"
 _ABOUT = (
@@ -46,6 +48,10 @@ def is_papers(result: RobustResult) -> bool:
 def robust_section(results: Sequence[RobustResult], source: Path, out: Path, paper: bool) -> Section:
     """Draws the curves, and copies pictures from `source`."""
     printed = paper_rows("vid_robust") if paper and any(map(is_papers, results)) else ()
+    all_k = {result.farthest for result in results}
+    one_k = {"pm_accuracy": f"PM-{max(all_k)} accuracy"} if len(all_k - {0}) == 1 else {}
+    rows = [_row(result, over, scores, len(all_k) > 1) for result in results for over, scores in _scores(result)]
+    rows += [_paper_row(row, len(all_k) > 1) for row in printed]
     figures = []
     for place, (name, group) in enumerate(groupby(results, key=lambda result: result.set), start=1):
         on_set = list(group)
@@ -55,7 +61,7 @@ def robust_section(results: Sequence[RobustResult], source: Path, out: Path, pap
     curves = csv_text([record for result in results for record in _curve_records(result)])
     write_atomically(out / "tables" / CURVES, curves.encode("utf-8", "replace"), sync=False)
     return section_of(
-        _table(results, printed),
+        Table("robust", "Robustness", _ABOUT, COLUMNS | one_k, rows),
         [(f"{result.encoder} on {result.set}", result) for result in results],
         source,
         out,
@@ -82,17 +88,6 @@ def _scores(result: RobustResult) -> list[tuple[str, Sequence[Interval]]]:
     if not result.curve.missing:
         return [("", result.curve.strict)]
     return [(COMPLETE, result.curve.complete), (STRICT, result.curve.strict)]
-
-
-def _table(results: Sequence[RobustResult], printed: Sequence[PaperRow]) -> Table:
-    all_k = {result.farthest for result in results}
-    k = f"{max(all_k)}" if len(all_k - {0}) == 1 else "k"
-    accuracies = {"anchor_accuracy": "Anchor accuracy", "pm_accuracy": f"PM-{k} accuracy", "drop": "Drop"}
-    columns = {"model": "Model", "set": "Set", **accuracies, "anchors": "Anchors", "missing_frames": "Missing"}
-    several_k = len(all_k) > 1
-    rows = [_row(result, over, scores, several_k) for result in results for over, scores in _scores(result)]
-    rows += [_paper_row(row, several_k) for row in printed]
-    return Table("robust", "Robustness", _ABOUT, columns, rows)
 
 
 def _row(result: RobustResult, over: str, scores: Sequence[Interval], several_k: bool) -> Cells:

@@ -45,16 +45,15 @@ def compared(board: Board, compare: tuple[str, ...], baseline: str) -> tuple[Met
 
 def _note(board: Board, of_tasks: bool) -> str:
     """What a reader of a file has to know, without the page; `of_tasks`: of the table of all tasks."""
-    parts = ["Test accuracy in percent"]
-    if max(board.seeds, default=0) > 1:
-        parts.append("median over seeds" + (" ± half the range of the seeds" if of_tasks else ""))
-    if board.baseline and not of_tasks:
-        parts.append(f"differences are to {board.baseline.name}, over the tasks that both have")
-    if board.quick:
-        parts.append("shortened schedules, not to be compared with the paper")
-    if board.own_split:
-        parts.append(f"own split: {', '.join(board.own_split)}")
-    return "; ".join(parts) + "."
+    versus = board.baseline and not of_tasks and board.baseline.name
+    parts = {
+        "Test accuracy in percent": True,
+        "median over seeds" + " ± half the range of the seeds" * of_tasks: max(board.seeds, default=0) > 1,
+        f"differences are to {versus}, over the tasks that both have": versus,
+        "shortened schedules, not to be compared with the paper": board.quick,
+        f"own split: {', '.join(board.own_split)}": board.own_split,
+    }
+    return "; ".join(part for part, said in parts.items() if said) + "."
 
 
 def _rivals(board: Board, row: Method, tasks: Sequence[str]) -> str | None:

@@ -109,7 +109,14 @@ def _checked(corpus: Path, videos: pa.Table, console: Console) -> Iterator[Check
 
     def check(shard: tuple[int, int, int]) -> Checked:
         number, start, count = shard
-        return check_shard(shard_path(corpus, number), videos.slice(start, count))
+        checked = Checked(shard_path(corpus, number), count)
+        try:
+            _check_rows(_rows(checked.path), videos.slice(start, count), checked)
+        except (UserError, OSError, ValueError, MemoryError, pa.ArrowException) as error:
+            checked.unreadable = True
+            why = "" if isinstance(error, UserError) else "cannot be read to its end: "
+            checked.add(f"{why}{first_line(error)}")
+        return checked
 
     shards = zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True)
     checking, read = map_ahead(check, shards, _THREADS, 2 * _THREADS), 0
@@ -118,18 +125,6 @@ def _checked(corpus: Path, videos: pa.Table, console: Console) -> Iterator[Check
             read += checked.frames
             line.show(read, f"{read:,} of {total:,} frames read")
             yield checked
-
-
-def check_shard(path: Path, videos: pa.Table) -> Checked:
-    """Reads a shard; `videos` are those that it should hold, in their order."""
-    checked = Checked(path, len(videos))
-    try:
-        _check_rows(_rows(path), videos, checked)
-    except (UserError, OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        checked.unreadable = True
-        why = "" if isinstance(error, UserError) else "cannot be read to its end: "
-        checked.add(f"{why}{first_line(error)}")
-    return checked
 
 
 def _rows(path: Path) -> Iterator[tuple[pa.Scalar, ...]]:

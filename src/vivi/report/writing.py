@@ -32,9 +32,10 @@ def write_html(index: Path, template: str, **data: Any) -> None:
 
 
 def _files(page: str) -> set[str]:
-    """What a page shows and links to, in the folders beside it."""
-    names = {unquote(unescape(name)) for name in re.findall(r'(?:href|src|srcset)="([^"#:]+)"', page)}
-    return {name for name in names if not leads_out(name)}
+    """What a page shows and links to, in the folders that are made for it."""
+    folders = "tables|figures|pictures|frames|runs|neighbours"
+    names = re.findall(rf'(?:href|src|srcset)="((?:{folders})/[^"]+)"', page)
+    return {name for name in map(unquote, map(unescape, names)) if not leads_out(name)}
 
 
 @cache
