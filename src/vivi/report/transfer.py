@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from vivi.evaluate.metadata import counted
 from vivi.evaluate.tasks import VTAB, Group
@@ -56,9 +57,10 @@ def _note(board: Board, of_tasks: bool) -> str:
     return "; ".join(part for part, said in parts.items() if said) + "."
 
 
-def _rivals(board: Board, row: Method, tasks: Sequence[str]) -> str | None:
-    """Only rows with all of the tasks compete for the best; of the paper's, if there are none of ours."""
-    return "shown" if row in board.shown and len(row.tasks(tasks)) == len(tasks) else None
+def _mean_cell(board: Board, row: Method, tasks: Sequence[str], **others: Any) -> Cell:
+    """Only rows with all of the tasks compete for the best mean; of the paper's, if there are none of ours."""
+    competes = row in board.shown and len(row.tasks(tasks)) == len(tasks)
+    return Cell(mean(row, tasks).value, rivals="shown" if competes else None, **others)
 
 
 def _name(board: Board, row: Method) -> Cells:
@@ -103,7 +105,7 @@ def _means(board: Board, row: Method) -> Cells:
         gained = Cell(gain.value, text, in_files, small=over, kind=kind)
     between = extent(whole.seeds, "–", number) if whole.seeds else ""
     cells = _name(board, row) | {
-        "mean": Cell(whole.value, rivals=_rivals(board, row, board.counted), small=between),
+        "mean": _mean_cell(board, row, board.counted, small=between),
         "mean_lowest_seed": min(whole.seeds, default=None),
         "mean_highest_seed": max(whole.seeds, default=None),
         "tasks": Cell(whole.tasks, f"{whole.tasks} of {board.total}"),
@@ -114,10 +116,9 @@ def _means(board: Board, row: Method) -> Cells:
     }
     for group in board.parts:
         tasks = board.tasks(group)
-        found = mean(row, tasks)
-        some = f"{found.tasks} of {len(tasks)}" if 0 < found.tasks < len(tasks) else ""
-        cells[group] = Cell(found.value, rivals=_rivals(board, row, tasks), small=some)
-        cells[f"{group}_tasks"] = found.tasks
+        own = len(row.tasks(tasks))
+        some = f"{own} of {len(tasks)}" if 0 < own < len(tasks) else ""
+        cells |= {group: _mean_cell(board, row, tasks, small=some), f"{group}_tasks": own}
     return cells
 
 
@@ -132,12 +133,11 @@ def tasks_table(board: Board) -> Table:
         columns[f"task {task.task}"] = Column(task.title, small=short, hint=task.title, group=task.group)
     rows, records = [], []
     for row in (*board.rows, *board.paper):
-        whole = mean(row, board.counted).value
-        cells = _name(board, row) | {"mean": Cell(whole, rivals=_rivals(board, row, board.counted))}
+        cells = _name(board, row) | {"mean": _mean_cell(board, row, board.counted)}
         for task in board.columns:
             if found := row.cells.get(task.task):
-                rivals, spread = _rivals(board, row, [task.task]), number(found.spread)
-                cells[f"task {task.task}"] = Cell(found.value, spread=spread, rivals=rivals, about=found)
+                spread = number(found.spread)
+                cells[f"task {task.task}"] = _mean_cell(board, row, [task.task], spread=spread, about=found)
                 records.append(_record(row, task, found))
         rows.append(cells)
     columns["mean"] = "Mean"
