@@ -32,7 +32,7 @@ from some_results import (
 
 from vivi.evaluate.tasks import VTAB
 from vivi.report.boards import leader
-from vivi.report.figures import draw_differences, draw_groups
+from vivi.report.figures import PAPER_BARS, draw_differences, draw_groups
 from vivi.report.paper import paper_rows
 from vivi.report.table import latex_escaped, markdown_escaped, one_digit, signed
 from vivi.report.transfer import board_section, compared
@@ -252,6 +252,11 @@ def test_a_crowd_of_encoders_and_odd_names_can_be_drawn(tmp_path: Path) -> None:
     picture = draw_groups(board, tmp_path)
     assert picture and "Not drawn: 3 of the rows above." in picture.caption
     assert draw_groups(boards_of([a_result("a", "dtd", [0.5]), a_result("b", "pets", [0.5])])[0], tmp_path) is None
+
+
+def test_encoders_called_like_the_papers_own_choice_leave_its_boards_without_bars(tmp_path: Path) -> None:
+    board = boards_of([a_result(name, "dtd", [0.5]) for name in PAPER_BARS], paper=True)[-1]
+    assert not board.rows and draw_groups(board, tmp_path) is None
 
 
 def test_escapes() -> None:

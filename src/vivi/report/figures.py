@@ -77,7 +77,7 @@ def draw_groups(board: Board, folder: Path) -> Figure | None:
     tasks = shared_tasks(rows, [column.task for column in board.columns])
     places = {"All": shared_tasks(rows, board.counted)}
     places |= {group.capitalize(): shared_tasks(rows, board.tasks(group)) for group in board.groups}
-    places = {title: chosen for title, chosen in places.items() if chosen}
+    places = {title: chosen for title, chosen in places.items() if chosen and rows}
     if len(places) == 2 and len(places.get("All", ())) == len(tasks):
         places = {"All": tasks}  # one group is all there is
     if not places:
