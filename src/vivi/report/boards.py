@@ -234,9 +234,6 @@ def shared_tasks(rows: Sequence[Method], tasks: Sequence[str]) -> list[str]:
     return [task for task in tasks if all(task in row.cells for row in rows)]
 
 
-# --- from results ---
-
-
 def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> list[Board]:
     """The boards, those with results first. The paper's rows are offered for VTAB in full.
 

@@ -66,9 +66,6 @@ class Figure:
     height: int
 
 
-# --- means by group ---
-
-
 def draw_groups(board: Board, folder: Path) -> Figure | None:
     """Bars for all tasks and for each group; None if the rows share no task."""
     rows = comparable(board.rows, board.counted) or [row for row in board.paper if row.name in PAPER_BARS]
@@ -112,9 +109,6 @@ def draw_groups(board: Board, folder: Path) -> Figure | None:
     return _save(canvas, folder / f"{board.slug}-groups", "Groups", caption, alt, colours)
 
 
-# --- differences ---
-
-
 def draw_differences(board: Board, first: Method, second: Method, folder: Path) -> Figure | None:
     """How much better the first row is than the second on each task, sorted; None if they share no task."""
     shared = [column for column in board.columns if column.task in first.cells and column.task in second.cells]
@@ -142,9 +136,6 @@ def draw_differences(board: Board, first: Method, second: Method, folder: Path) 
     (least, worst), (most, best) = gains[0], gains[-1]
     alt = f"Sorted bars of differences, from {signed(least)} on {worst.title} to {signed(most)} on {best.title}."
     return _save(canvas, folder / f"{board.slug}-differences", "Task by task", caption, alt)
-
-
-# --- curves of robustness ---
 
 
 def draw_curves(results: Sequence[RobustResult], paper: Sequence[PaperRow], path: Path) -> Figure | None:

@@ -114,9 +114,6 @@ def _hint(name: str, names: set[str], paper: bool) -> str:
     return f"; did you mean '{likely[0]}'?" if likely else f"; there are {', '.join(sorted(names)[:8])}"
 
 
-# --- sections ---
-
-
 def _sections(found: Found, source: Path, out: Path, options: ReportOptions) -> list[Section]:
     """Those of results, then what is asked for, then the paper's other tables."""
     boards = [(board, board_section(board, options.compare, options.baseline, out)) for board in found.boards]
@@ -159,11 +156,8 @@ def _training(runs: Sequence[Path], out: Path) -> Section:
             is_link = (run / file).is_symlink()
             if not is_link and not (run / file).exists():
                 continue
-            if (
-                problem := "it is a link, which is not followed"
-                if is_link
-                else copy_png(run, file, out / folder / file)
-            ):
+            link = "it is a link, which is not followed"
+            if problem := link if is_link else copy_png(run, file, out / folder / file):
                 problems.append(f"{run / file}: {problem}")
             else:
                 pictures.append((f"{folder}/{file}", what))

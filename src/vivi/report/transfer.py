@@ -69,9 +69,6 @@ def _name(board: Board, row: Method) -> Cells:
     return {"source": "paper" if row.paper else "ours", "method": name}
 
 
-# --- means ---
-
-
 def means_table(board: Board) -> Table:
     """As the paper's Table 1."""
     versus = board.baseline.name if board.baseline else ""
@@ -120,9 +117,6 @@ def _means(board: Board, row: Method) -> Cells:
         some = f"{own} of {len(tasks)}" if 0 < own < len(tasks) else ""
         cells |= {group: _mean_cell(board, row, tasks, small=some), f"{group}_tasks": own}
     return cells
-
-
-# --- every task ---
 
 
 def tasks_table(board: Board) -> Table:
