@@ -71,7 +71,7 @@ def some_results() -> list[Result]:
 
 
 def boards_of(results: Sequence[Result], paper: bool = False, baseline: str = "") -> list[Board]:
-    return make_boards(results, paper, baseline)[0]
+    return make_boards(results, paper, baseline)
 
 
 def a_robust_result(

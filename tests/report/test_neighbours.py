@@ -63,10 +63,12 @@ def test_neighbours_are_the_nearest(tmp_path: Path) -> None:
     """To an encoder that sees the colour alone, the other shots of a video are nearest: every hit is framed."""
     from torch import nn
 
+    from vivi.model.architecture import Architecture
     from vivi.report.neighbours import draw_neighbours
 
     seeing = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    about = (32, (0.5,) * 3, (0.5,) * 3, coloured_corpus(tmp_path / "corpus"))
+    architecture = Architecture("none", {}, 32, (0.5,) * 3, (0.5,) * 3)
+    about = (architecture, coloured_corpus(tmp_path / "corpus"))
     caption = draw_neighbours(seeing, *about, tmp_path / "sheet.png", queries=4, nearest=2)
     assert "4 of 18 frames from 6 held-out videos" in caption and "8 of 8 are" in caption
     # By chance: 2 of the 17 frames of other shots are of the same video.
@@ -78,4 +80,4 @@ def test_neighbours_are_the_nearest(tmp_path: Path) -> None:
     assert "2 of 5 are" in caption  # its video has no more
     few = coloured_corpus(tmp_path / "few", videos=3, shots=1)
     with pytest.raises(UserError, match="too few videos"):
-        draw_neighbours(seeing, 32, (0.5,) * 3, (0.5,) * 3, few, tmp_path / "no.png")
+        draw_neighbours(seeing, architecture, few, tmp_path / "no.png")

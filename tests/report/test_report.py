@@ -31,8 +31,8 @@ from some_results import (
 )
 
 from vivi.evaluate.tasks import VTAB
-from vivi.report.boards import leader, summary
-from vivi.report.figures import draw_differences, draw_groups
+from vivi.report.boards import leader
+from vivi.report.figures import PAPER_BARS, draw_differences, draw_groups
 from vivi.report.paper import paper_rows
 from vivi.report.table import latex_escaped, markdown_escaped, one_digit, signed
 from vivi.report.transfer import board_section, compared
@@ -107,7 +107,7 @@ def test_means_groups_and_differences(results: Path, page: Path) -> None:
     # The paper's rows are over the tasks of this board alone.
     paper = next(row for row in paper_rows("v1") if row.method == "VIVI-Ex(4)")
     assert lines["VIVI-Ex(4)"]["source"] == "paper" and lines["VIVI-Ex(4)"]["tasks"] == "6"
-    expected = statistics.fmean(paper.accuracies[task] for task in TASKS)
+    expected = statistics.fmean(paper.numbers[task] for task in TASKS)
     assert float(lines["VIVI-Ex(4)"]["mean"]) == pytest.approx(expected, abs=1e-3)
 
 
@@ -229,7 +229,9 @@ def test_the_chart_of_differences(tmp_path: Path) -> None:
     # Quick boards have no rows of the paper: the page says why there is no chart.
     section = board_section(quick, ("vivi", "VIVI-Ex(4)"), "", tmp_path)
     assert [figure.title for figure in section.figures] == ["Groups"]
-    assert "not both of the rows to compare" in section.data["hint"]
+    assert section.data["compare"] and section.data["second"] is None
+    page, _ = report(written(tmp_path / "results", some_results()), tmp_path / "page", compare=("vivi", "VIVI-Ex(4)"))
+    assert page.text.count("not both of the rows to compare are on this board") == 4  # the paper’s others too
     # By default the best is compared with the baseline.
     assert compared(v1, (), "") == (leader(v1), v1.baseline)
     alone = boards_of([a_result("a", "dtd", [0.5])])[0]
@@ -238,8 +240,9 @@ def test_the_chart_of_differences(tmp_path: Path) -> None:
 
 def test_a_baseline_that_is_not_on_the_board(results: Path, tmp_path: Path) -> None:
     quick = boards_of(some_results(), paper=True, baseline="VIVI-Ex(4)")[2]
-    assert quick.baseline is None and all(line.difference is None for line in summary(quick))
+    assert quick.baseline is None
     page, _ = report(results, tmp_path / "page", baseline="VIVI-Ex(4)")
+    assert all(line["difference"] == "" for line in table(tmp_path / "page/tables/vtab-v1-quick-summary.csv"))
     assert page.text.count("The baseline is not on this board") == 2  # that of quick results, and of the probe
 
 
@@ -249,6 +252,11 @@ def test_a_crowd_of_encoders_and_odd_names_can_be_drawn(tmp_path: Path) -> None:
     picture = draw_groups(board, tmp_path)
     assert picture and "Not drawn: 3 of the rows above." in picture.caption
     assert draw_groups(boards_of([a_result("a", "dtd", [0.5]), a_result("b", "pets", [0.5])])[0], tmp_path) is None
+
+
+def test_encoders_called_like_the_papers_own_choice_leave_its_boards_without_bars(tmp_path: Path) -> None:
+    board = boards_of([a_result(name, "dtd", [0.5]) for name in PAPER_BARS], paper=True)[-1]
+    assert not board.rows and draw_groups(board, tmp_path) is None
 
 
 def test_escapes() -> None:
@@ -316,7 +324,7 @@ def test_the_paper_beside_a_result_and_then_results_alone(tmp_path: Path) -> Non
         ({"compare": ("vivi",)}, "--compare takes two different names"),
         ({"compare": ("vivi", "vivi")}, "--compare takes two different names"),
         ({"baseline": "VIVI-Ex(4)", "paper": False}, "leave --no-paper away"),
-        ({"runs": (Path("nowhere"),)}, "there is no run nowhere"),
+        ({"runs": (Path("nowhere"),)}, "there is no nowhere/recipe.json; give the --out of a vivi train"),
         ({"encoders": (Path("."),)}, "give --corpus as well"),
     ],
 )

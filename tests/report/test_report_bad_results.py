@@ -163,6 +163,8 @@ def test_pictures_of_runs_are_copied_if_they_are_pictures_and_no_links(tmp_path:
     assert copied == ["runs/1-good/curves.png"]
     assert f"skipped: {bad / 'curves.png'}: it is a link" in said
     assert f"skipped: {bad / 'augmented.png'}: it is damaged, or no PNG" in said
+    report(tmp_path / "results", tmp_path / "page")
+    assert not [*(tmp_path / "page" / "runs").rglob("*.png")]  # no page refers to them any more
     (good / "recipe.json").unlink()
-    with pytest.raises(UserError, match=r"good is no run, it has no recipe\.json"):
+    with pytest.raises(UserError, match=r"there is no .*good/recipe\.json; give the --out of a vivi train"):
         report(tmp_path / "results", tmp_path / "page", runs=(good,))

@@ -84,7 +84,7 @@ def test_classifiers_stand_beside_boards_and_leave_no_table_behind(tmp_path: Pat
     assert "How well do they transfer?" in page.text and "1 encoder on 1 task" in page.text
     assert page.html.index('id="vtab-v1"') < page.html.index('id="classifiers"')
     assert "On ImageNet, the classifiers were not tested on the same images." in page.text
-    assert "the classifier of vivi on ImageNet is there twice" in said
+    assert "vivi on ImageNet (classifier full) is there twice" in said
     for path in (first, second, results / "twice.json"):
         path.unlink()
     page, _ = report(results, out, paper=False)

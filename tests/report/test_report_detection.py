@@ -111,7 +111,7 @@ def test_doubles_are_said_and_nothing_stale_is_left(tmp_path: Path) -> None:
     a_picture(results / "vivi.png")
     (results / "twice.json").write_text(path.read_text())
     page, said = report(results, out, paper=False)
-    assert "detection by vivi on cells is there twice; the first file by name counts" in said
+    assert "vivi on cells (detection standard) is there twice; the first file by name counts" in said
     assert "On cells, the detectors were not trained and tested on the same images." in page.text
     assert "How well do they transfer?" in page.text
     assert page.html.index('id="robust"') < page.html.index('id="detection"')

@@ -16,8 +16,8 @@ from some_results import HOSTILE, a_picture, a_result, a_robust_result, report, 
 from vivi.evaluate.results import RobustResult, write_result
 from vivi.evaluate.vid_robust.scores import Anchor, curve
 from vivi.report.figures import MARKERS, MAX_LINES, draw_curves
-from vivi.report.paper import robust_rows
-from vivi.report.robust import is_papers, pick_robust
+from vivi.report.paper import paper_rows
+from vivi.report.robust import in_order, is_papers
 
 VID = "imagenet-vid-robust"
 
@@ -120,9 +120,9 @@ def test_the_papers_set_is_known_by_its_frames_and_the_farthest_come_first() -> 
     near = [a_robust_result(name, accuracy, "b", farthest=2) for name, accuracy in (("a", 0.99), ("d", 0.9))]
     far = a_robust_result("z", 0.2, "b")
     papers = on_papers_set("p", 0.1, "c")
-    order, problems = pick_robust([*near, far, papers, a_robust_result("q", 0.9, "c", farthest=5)])
+    order = in_order([*near, far, papers, a_robust_result("q", 0.9, "c", farthest=5)])
     assert [(one.set, one.encoder) for one in order] == [("c", "p"), ("c", "q"), ("b", "z"), ("b", "a"), ("b", "d")]
-    assert [is_papers(one) for one in order] == [True, False, False, False, False] and not problems
+    assert [is_papers(one) for one in order] == [True, False, False, False, False]
 
 
 def test_the_figure_of_each_set(results: Path, printed: tuple[Page, str]) -> None:
@@ -146,7 +146,7 @@ def test_the_figure_of_each_set(results: Path, printed: tuple[Page, str]) -> Non
 def test_the_best_of_the_curves_lies_on_top(tmp_path: Path) -> None:
     best, same = a_robust_result("a", 0.5), a_robust_result("b", 0.5)
     assert best.curve == same.curve
-    picture = draw_curves([best, same], [], tmp_path, "two")
+    picture = draw_curves([best, same], [], tmp_path / "two")
     assert picture
     with Image.open(tmp_path / f"{picture.name}.png") as image:
         pixels = np.asarray(image.convert("RGB"))[image.height // 3 :]  # below the legend
@@ -157,7 +157,9 @@ def test_the_best_of_the_curves_lies_on_top(tmp_path: Path) -> None:
 
 def test_a_crowd_of_models_and_odd_names_can_be_drawn(tmp_path: Path) -> None:
     names = [f"_{number} $\\frac$ 日本 " + "x" * 200 for number in range(10)]
-    picture = draw_curves([a_robust_result(name, 0.5) for name in names], robust_rows(), tmp_path, "crowd")
+    picture = draw_curves(
+        [a_robust_result(name, 0.5) for name in names], paper_rows("vid_robust"), tmp_path / "crowd"
+    )
     assert picture and "Not drawn: 4 of the rows above." in picture.caption and picture.width > picture.height
 
 
@@ -193,7 +195,7 @@ def test_doubles_are_said_and_nothing_stale_is_left(tmp_path: Path) -> None:
     a_picture(results / "vivi.png")
     (results / "twice.json").write_text(first.read_text())
     page, said = report(results, out, paper=False)
-    assert "the robustness of vivi on frames is there twice; the first file by name counts" in said
+    assert "vivi on frames (vid-robust) is there twice; the first file by name counts" in said
     assert "On frames, the models were not tested on the same frames." in page.text
     assert "On frames, outputs were reduced to the set’s classes in different ways." in page.text
     assert "On others, " not in page.text

@@ -11,19 +11,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import get_args
 
-from vivi.evaluate.results import Benchmark, Protocol, Result
+from vivi.evaluate.results import Protocol, Result
 from vivi.evaluate.tasks import GROUPS, VTAB, Group
-from vivi.report.paper import paper_rows, summary_rows
-from vivi.report.table import one_digit
+from vivi.report.paper import paper_rows
+from vivi.report.table import extent
 
 PAPER_BASELINE = "Ex-ImageNet"
-_ORDER = {task.name: place for place, task in enumerate(VTAB)}
-_DEFINED = {task.name: task for task in VTAB}
-_SETS = {frozenset(task.name for task in VTAB if task.group == group): str(group) for group in GROUPS}
-_SETS[frozenset(_DEFINED)] = "all"
-_BENCHMARKS: tuple[Benchmark, ...] = ("vtab", "linear", "knn")
-_PROTOCOLS: tuple[Protocol, ...] = ("v1", "v2", "full")
+_VTAB = {task.name: task for task in VTAB}
+_ORDER = {name: place for place, name in enumerate(_VTAB)}
+# What the paper calls the mean over all tasks of VTAB, or of a group.
+_PRINTED = {frozenset(task.name for task in VTAB if task.group == group): str(group) for group in GROUPS}
+_PRINTED[frozenset(_VTAB)] = "mean"
+_SUMMARIES = {"v1": "table1", "v2": "groups_v2"}
+_PROBES = {"linear": "Linear probe", "knn": "kNN probe"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class BoardTask:
     task: str
     title: str
     group: Group
+
+    @property
+    def known(self) -> bool:
+        """Whether it is one of VTAB's."""
+        return self.group != "own" and self.task in _VTAB
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Method:
     name: str
     cells: dict[str, Accuracy]
     paper: bool = False
-    printed: dict[str, float] = field(default_factory=dict)  # means that the paper prints, "all" and by group
+    printed: dict[str, float] = field(default_factory=dict)  # means that the paper prints, "mean" and by group
 
     def tasks(self, among: Iterable[str]) -> list[str]:
         return [task for task in among if task in self.cells]
@@ -64,45 +71,24 @@ class Method:
 
 @dataclass(frozen=True)
 class Mean:
-    """Over so many tasks. `low` and `high` are the extremes of the means that single seeds have."""
+    """Over so many tasks; of none, there is no value. `seeds`: the means of the single ones, if there are several."""
 
-    value: float
+    value: float | None
     tasks: int
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A row's mean minus the baseline's, over the tasks that both have."""
-
-    value: float
-    tasks: int
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of a board's summary."""
-
-    method: Method
-    mean: Mean | None
-    difference: Difference | None
-    groups: dict[Group, Mean | None]
+    seeds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Board:
     """All that was measured with one benchmark and protocol, in full or quick."""
 
-    benchmark: Benchmark
+    benchmark: str
     protocol: Protocol
     quick: bool
     columns: tuple[BoardTask, ...]
     rows: tuple[Method, ...]  # ours: the baseline, then by mean
     paper: tuple[Method, ...]  # in the paper's order
     baseline: Method | None
-    own_split: tuple[str, ...] = ()  # titles of VTAB's tasks that were measured on other images than VTAB's
-    warnings: tuple[str, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -111,47 +97,46 @@ class Board:
 
     @property
     def title(self) -> str:
-        vtab = any(column.task in _DEFINED and column.group != "own" for column in self.columns)
-        version = "" if self.protocol == "full" else f" Version {self.protocol[1]}"
+        """The benchmark, and how many labels there were for each task."""
+        full, vtab = self.protocol == "full", any(column.known for column in self.columns)
+        version = f"Version {self.protocol[1]}" if vtab and not full else ""
+        counts = {count for result in self.results if (count := result.images.get("final"))} or {1000}
+        examples = "all examples" if full else f"{extent(counts)} examples"
         if self.benchmark == "vtab":
-            return f"{f'VTAB{version}' if vtab else 'Fine-tuning'}, {self.examples}"
-        probe = {"knn": "kNN probe", "linear": "Linear probe"}[self.benchmark]
-        return f"{probe}, {self.examples}" + (f" ({version.strip()})" if vtab and version else "")
+            return f"{f'VTAB {version}'.strip() if vtab else 'Fine-tuning'}, {examples}"
+        return f"{_PROBES[self.benchmark]}, {examples}" + (f" ({version})" if version else "")
 
     @property
-    def examples(self) -> str:
-        """How many labels there were for each task, in words."""
-        if self.protocol == "full":
-            return "all examples"
-        counts = {count for result in self.results if (count := result.images.get("final"))}
-        if len(counts) > 1:
-            return f"{min(counts)} to {max(counts)} examples"
-        return f"{next(iter(counts), 1000)} examples"
+    def label(self) -> str:
+        """Its title where there is no room for badges."""
+        return self.title + (", quick" if self.quick else "")
 
     @property
     def results(self) -> list[Result]:
         return [cell.result for row in self.rows for cell in row.cells.values() if cell.result]
 
     @property
-    def has_several_seeds(self) -> bool:
-        return any(len(accuracy.seeds) > 1 for row in self.rows for accuracy in row.cells.values())
+    def seeds(self) -> list[int]:
+        """How many seeds accuracies are of."""
+        return sorted({len(accuracy.seeds) for row in self.rows for accuracy in row.cells.values()})
+
+    @property
+    def own_split(self) -> list[str]:
+        """Titles of VTAB's tasks that were measured on other images than VTAB's."""
+        dealt = {result.task for result in self.results if result.split == "own split"}
+        return [column.title for column in self.columns if column.group != "own" and column.task in dealt]
 
     @property
     def chance(self) -> float:
         """The mean that guessing gives."""
         classes = {result.task: result.classes for result in self.results if result.task in self.counted}
-        return 100 * sum(1 / count for count in classes.values()) / len(classes)
+        return 100 * statistics.fmean(1 / count for count in classes.values())
 
     @property
     def standard_error(self) -> float:
         """How far the number of test images alone makes an accuracy uncertain, at most."""
         shares = [(result.score.median, count) for result in self.results if (count := result.images.get("test"))]
         return max((100 * (share * (1 - share) / count) ** 0.5 for share, count in shares), default=0.0)
-
-    @property
-    def label(self) -> str:
-        """Its title where there is no room for more."""
-        return self.title + (", quick" if self.quick else "")
 
     @property
     def shown(self) -> tuple[Method, ...]:
@@ -167,19 +152,18 @@ class Board:
         """The groups that have means of their own: not that of own tasks where there are no others."""
         return self.groups if self.groups != ("own",) else ()
 
-    def tasks(self, group: Group) -> tuple[str, ...]:
-        return tuple(column.task for column in self.columns if column.group == group)
+    def tasks(self, *groups: Group) -> tuple[str, ...]:
+        return tuple(column.task for column in self.columns if column.group in groups)
 
     @cached_property
     def counted(self) -> tuple[str, ...]:
         """The tasks that the mean is over: those that users bring stand apart, unless there are no others."""
-        vtab = tuple(column.task for column in self.columns if column.group != "own")
-        return vtab or tuple(column.task for column in self.columns)
+        return self.tasks("natural", "specialized", "structured") or self.tasks("own")
 
     @property
     def total(self) -> int:
         """How many tasks a mean would be over if none were missing."""
-        return len(VTAB) if all(task in _DEFINED for task in self.counted) else len(self.counted)
+        return len(VTAB) if _VTAB.keys() >= {*self.counted} else len(self.counted)
 
     @property
     def equal(self) -> bool:
@@ -189,50 +173,41 @@ class Board:
     def find(self, name: str) -> Method | None:
         return next((row for row in (*self.rows, *self.paper) if row.name == name), None)
 
+    def warnings(self) -> Iterable[str]:
+        """What makes its numbers incomparable after all."""
+        for column in self.columns:
+            here = [result for result in self.results if result.task == column.task]
+            checksums = {result.data_checksum for result in here if result.data_checksum}
+            if len(checksums) > 1 or len({result.split for result in here}) > 1:
+                yield f"On {column.title}, the encoders were not measured on the same images."
+        for name in ("schedules", "batch", "micro_batch", "antialias", "k", "temperature"):
+            values = {str(result.settings[name]) for result in self.results if name in result.settings}
+            if len(values) > 1:
+                yield f"Results were measured with different settings: {name} is {' or '.join(sorted(values))}."
+        for row in sorted(self.rows, key=lambda row: row.name):
+            checksums = {cell.result.encoder_checksum for cell in row.cells.values() if cell.result} - {""}
+            if len(checksums) > 1:
+                yield f"The results of {row.name} are from different weights."
 
-def mean(row: Method, tasks: Sequence[str]) -> Mean | None:
-    """The mean over those of the tasks that the row has; None if it has none."""
-    cells = [row.cells[task] for task in row.tasks(tasks)]
-    if not cells:
-        return None
+
+def mean(row: Method, tasks: Sequence[str]) -> Mean:
+    """The mean over those of the tasks that the row has."""
+    own = row.tasks(tasks)
+    if not own:
+        return Mean(None, 0)
+    cells = [row.cells[task] for task in own]
     value = statistics.fmean(cell.value for cell in cells)
-    if row.printed:  # of numbers not yet rounded: nearer to the truth than what can be recomputed
-        value = row.printed.get(_SETS.get(frozenset(row.tasks(tasks)), ""), value)
-    by_seed = [statistics.fmean(seeds) for seeds in zip(*(cell.seeds for cell in cells), strict=False)]
-    if len(by_seed) < 2:
-        return Mean(value, len(cells))
-    return Mean(value, len(cells), min(by_seed), max(by_seed))
+    # A printed mean is of numbers not yet rounded: nearer to the truth than what can be recomputed.
+    value = row.printed.get(_PRINTED.get(frozenset(own), ""), value)
+    by_seed = tuple(statistics.fmean(seeds) for seeds in zip(*(cell.seeds for cell in cells), strict=False))
+    return Mean(value, len(own), by_seed if len(by_seed) > 1 else ())
 
 
-def difference(row: Method, other: Method, tasks: Sequence[str]) -> Difference | None:
+def difference(row: Method, other: Method, tasks: Sequence[str]) -> Mean:
     """How much better a row is than another, over the tasks that both have."""
-    both = [task for task in row.tasks(tasks) if task in other.cells]
-    if not both:
-        return None
-    first, second = mean(row, both), mean(other, both)  # of all 19 tasks, the paper's as printed
-    return Difference(first.value - second.value, len(both)) if first and second else None
-
-
-def best(rows: Sequence[Method], tasks: Sequence[str]) -> frozenset[str]:
-    """The names of the rows with the highest mean, as printed, among those that have all of the tasks."""
-    means = {row.name: mean(row, tasks) for row in rows if tasks and len(row.tasks(tasks)) == len(tasks)}
-    printed = {name: one_digit(found.value) for name, found in means.items() if found}
-    if len(printed) < 2:
-        return frozenset()
-    return frozenset(name for name, value in printed.items() if value == max(printed.values()))
-
-
-def summary(board: Board) -> list[Line]:
-    """A line for each of our rows, then for each of the paper's."""
-    return [
-        Line(
-            row,
-            mean(row, board.counted),
-            difference(row, board.baseline, board.counted) if board.baseline and row is not board.baseline else None,
-            {group: mean(row, board.tasks(group)) for group in board.parts},
-        )
-        for row in (*board.rows, *board.paper)
-    ]
+    both = other.tasks(row.tasks(tasks))
+    first, second = mean(row, both).value, mean(other, both).value
+    return Mean(None if first is None or second is None else first - second, len(both))
 
 
 def leader(board: Board, with_baseline: bool = False) -> Method | None:
@@ -241,8 +216,7 @@ def leader(board: Board, with_baseline: bool = False) -> Method | None:
     tasks = shared_tasks(rows, board.counted)
     if not with_baseline:
         rows = [row for row in rows if row is not board.baseline] or rows
-    means = [(found.value, row) for row in rows if (found := mean(row, tasks))]
-    return max(means, key=lambda pair: pair[0])[1] if means else None
+    return max(rows, key=lambda row: mean(row, tasks).value or 0.0) if tasks else None
 
 
 def comparable(rows: Sequence[Method], tasks: Sequence[str]) -> list[Method]:
@@ -253,117 +227,61 @@ def comparable(rows: Sequence[Method], tasks: Sequence[str]) -> list[Method]:
     complete = sorted(rows, key=lambda row: -len(row.tasks(tasks)))
     choices = [complete[:count] for count in range(min(2, len(rows)), len(rows) + 1)]
     chosen = max(choices, key=lambda some: (len(some) * len(shared_tasks(some, tasks)), len(some)))
-    names = {row.name for row in chosen}
-    return [row for row in rows if row.name in names]
+    return [row for row in rows if row in chosen]
 
 
 def shared_tasks(rows: Sequence[Method], tasks: Sequence[str]) -> list[str]:
     return [task for task in tasks if all(task in row.cells for row in rows)]
 
 
-# --- from results ---
+def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> list[Board]:
+    """The boards, those with results first. The paper's rows are offered for VTAB in full.
 
-
-def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> tuple[list[Board], list[str]]:
-    """The boards, those with results first, and a line for each result that is there twice.
-
-    The paper's rows are offered for VTAB in full. `baseline` "" is the first encoder by name, one that is called
-    untrained before the others; on the paper's own boards its ImageNet baseline.
+    `baseline` "" is the first encoder by name, one that is called untrained before the others; on the paper's own
+    boards its ImageNet baseline.
     """
-    kinds: dict[tuple[Benchmark, Protocol, bool], dict[tuple[str, str], Result]] = defaultdict(dict)
-    problems = []
+    kinds: dict[tuple[str, Protocol, bool], list[Result]] = defaultdict(list)
     for result in results:
-        kind = kinds[(result.benchmark, result.protocol, result.quick)]
-        if (result.encoder, result.task) in kind:
-            problems.append(
-                f"{result.encoder} on {result.task} ({result.benchmark} {result.protocol}) is there twice; "
-                "the first file by name counts"
-            )
-        kind.setdefault((result.encoder, result.task), result)
-    if paper:
-        for protocol in _PROTOCOLS:
-            kinds.setdefault(("vtab", protocol, False), {})
+        kinds[result.benchmark, result.protocol, result.quick].append(result)
+    for protocol in get_args(Protocol) if paper else ():
+        kinds["vtab", protocol, False] += []
     encoders = {result.encoder for result in results}
-    boards = [_board(kind, [*found.values()], paper, baseline, encoders) for kind, found in kinds.items()]
-    return sorted(boards, key=_place), problems
-
-
-def _place(board: Board) -> tuple[bool, int, bool, int]:
-    benchmark, protocol = _BENCHMARKS.index(board.benchmark), _PROTOCOLS.index(board.protocol)
-    return (not board.rows, benchmark, board.quick, protocol)
-
-
-def _board(
-    kind: tuple[Benchmark, Protocol, bool], results: list[Result], paper: bool, baseline: str, encoders: set[str]
-) -> Board:
-    benchmark, protocol, quick = kind
-    columns = _columns(results)
-    cells: dict[str, dict[str, Accuracy]] = defaultdict(dict)
-    for result in results:
-        seeds = tuple(100 * accuracy for accuracy in result.score.accuracies)
-        cells[result.encoder][result.task] = Accuracy(100 * result.score.median, seeds, result)
-    rows = [Method(name, cells[name]) for name in sorted(cells)]
-    known = any(column.task in _DEFINED and column.group != "own" for column in columns)
-    paper = paper and known and benchmark == "vtab" and not quick
-    dealt = {result.task for result in results if result.split == "own split"}
-    board = Board(
-        benchmark,
-        protocol,
-        quick,
-        columns,
-        tuple(rows),
-        tuple(_paper(protocol, columns, encoders)) if paper else (),
-        None,
-        tuple(column.title for column in columns if column.group != "own" and column.task in dealt),
-        tuple(_warnings(results, columns)),
-    )
-    first = board.find(baseline) if baseline else _default_baseline(board)
-    order = sorted(rows, key=lambda row: (row is not first, (mean(row, board.counted) or Mean(-1, 0)).value))
-    return replace(board, rows=tuple(order), baseline=first)
+    boards = []
+    for (benchmark, protocol, quick), found in kinds.items():
+        columns = _columns(found)
+        cells: dict[str, dict[str, Accuracy]] = defaultdict(dict)
+        for result in found:
+            seeds = tuple(100 * accuracy for accuracy in result.score.accuracies)
+            cells[result.encoder][result.task] = Accuracy(100 * result.score.median, seeds, result)
+        rows = [Method(name, cells[name]) for name in sorted(cells)]
+        papers = _paper(protocol, columns, encoders) if paper and benchmark == "vtab" and not quick else ()
+        board = Board(benchmark, protocol, quick, columns, tuple(rows), papers, None)
+        untrained_first = sorted(cells, key=lambda name: (not name.lower().startswith("untrained"), name))
+        first = board.find(baseline or next(iter(untrained_first), PAPER_BASELINE))
+        rows.sort(key=lambda row: (row is not first, mean(row, board.counted).value or -1))
+        boards.append(replace(board, rows=tuple(rows), baseline=first))
+    benchmarks, protocols = ["vtab", *_PROBES].index, get_args(Protocol).index
+    return sorted(boards, key=lambda b: (not b.rows, benchmarks(b.benchmark), b.quick, protocols(b.protocol)))
 
 
 def _columns(results: Sequence[Result]) -> tuple[BoardTask, ...]:
     """The tasks of some results, VTAB's in the paper's order, then others; of no results, all of VTAB's."""
-    if not results:
-        return tuple(BoardTask(task.name, task.title, task.group) for task in VTAB)
-    found: dict[str, BoardTask] = {}
-    for result in results:
-        known = _DEFINED.get(result.task) if result.group != "own" else None
+    found = {task.name: BoardTask(task.name, task.title, task.group) for task in VTAB if not results}
+    for result in reversed(results):
+        known = _VTAB.get(result.task) if result.group != "own" else None
         title, group = (known.title, known.group) if known else (result.title, result.group)
-        found.setdefault(result.task, BoardTask(result.task, title, group))
-    return tuple(
-        sorted(found.values(), key=lambda c: (GROUPS.index(c.group), _ORDER.get(c.task, len(VTAB)), c.title, c.task))
-    )
+        found[result.task] = BoardTask(result.task, title, group)
+    places = {column: _ORDER[column.task] if column.known else len(VTAB) for column in found.values()}
+    return tuple(sorted(places, key=lambda c: (GROUPS.index(c.group), places[c], c.title, c.task)))
 
 
-def _paper(protocol: Protocol, columns: Sequence[BoardTask], encoders: set[str]) -> Iterable[Method]:
+def _paper(protocol: Protocol, columns: Sequence[BoardTask], encoders: set[str]) -> tuple[Method, ...]:
     """The paper's rows on a board's tasks; one called like an encoder of ours says whose it is."""
-    tasks = [column.task for column in columns if column.task in _DEFINED and column.group != "own"]
-    summaries = {"v1": summary_rows("table1"), "v2": summary_rows("groups_v2")}
-    groups = {row.method: row.groups for row in summaries.get(protocol, [])}
-    for row in paper_rows(protocol):
-        printed = {"all": row.printed_mean, **groups.get(row.method, {})}
+    tasks = [column.task for column in columns if column.known]
+    groups = {row.method: row.numbers for row in paper_rows(_SUMMARIES[protocol])} if protocol in _SUMMARIES else {}
+    methods = []
+    for row in paper_rows(protocol) if tasks else ():
         name = f"{row.method} (paper)" if row.method in encoders else row.method
-        yield Method(name, {task: Accuracy(row.accuracies[task]) for task in tasks}, True, printed)
-
-
-def _default_baseline(board: Board) -> Method | None:
-    if not board.rows:
-        return board.find(PAPER_BASELINE)
-    return min(board.rows, key=lambda row: (not row.name.lower().startswith("untrained"), row.name))
-
-
-def _warnings(results: Sequence[Result], columns: Sequence[BoardTask]) -> Iterable[str]:
-    """What makes numbers of one board incomparable after all."""
-    for column in columns:
-        here = [result for result in results if result.task == column.task]
-        checksums = {result.data_checksum for result in here if result.data_checksum}
-        if len(checksums) > 1 or len({result.split for result in here}) > 1:
-            yield f"On {column.title}, the encoders were not measured on the same images."
-    for name in ("schedules", "batch", "micro_batch", "antialias", "k", "temperature"):
-        values = {str(result.settings[name]) for result in results if name in result.settings}
-        if len(values) > 1:
-            yield f"Results were measured with different settings: {name} is {' or '.join(sorted(values))}."
-    for name in sorted({result.encoder for result in results}):
-        if len({r.encoder_checksum for r in results if r.encoder == name and r.encoder_checksum}) > 1:
-            yield f"The results of {name} are from different weights."
+        printed = row.numbers | groups.get(row.method, {})
+        methods.append(Method(name, {task: Accuracy(row.numbers[task]) for task in tasks}, True, printed))
+    return tuple(methods)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vivi.report.writing import in_words
+
+_MINUTES, _HOURS = (60.0 * m for m in (1, 2, 4, 8, 15, 30)), (3600.0 * 2**h for h in range(12))
 # Each edge is about twice the one before, and a duration people use.
-_SECONDS = [0.125, 0.25, 0.5, 1, 2, 4, 8, 15, 30]
-DURATION_EDGES = [*_SECONDS, *(60.0 * m for m in (1, 2, 4, 8, 15, 30)), *(3600.0 * 2**h for h in range(12))]
+DURATION_EDGES = [0.125, 0.25, 0.5, 1, 2, 4, 8, 15, 30, *_MINUTES, *_HOURS]
 _WIDTHS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0]
 LINEAR_WIDTHS = [*_WIDTHS, *(60.0 * m for m in (1, 2, 5, 10, 20, 30)), *(3600.0 * 2**h for h in range(20))]
 MAX_LINEAR_BINS = 14
@@ -29,6 +32,7 @@ class Histogram:
     counts: list[int]
     labels: list[str]
     logarithmic: bool
+    quantiles: list[str]  # the median, 90 %, the largest
 
     @property
     def ticks(self) -> list[int]:
@@ -40,21 +44,20 @@ def count_histogram(values: NDArray[np.int64]) -> Histogram | None:
     if not len(values):
         return None
     low, high = int(values.min()), int(values.max())
-    if high - low < MAX_LINEAR_BINS:
-        edges = list(range(low, high + 2))
-    else:
+    edges = list(range(low, high + 2))
+    if logarithmic := high - low >= MAX_LINEAR_BINS:
         edges = [0, 1, *(2**k + 1 for k in range(math.ceil(math.log2(high)) + 1))]
         edges = edges[bisect_right(edges, low) - 1 :]
     labels = [str(a) if b == a + 1 else f"{a}–{b - 1}" for a, b in pairwise(edges)]
-    return Histogram(labels, _count(values, edges), labels, high - low >= MAX_LINEAR_BINS)
+    return Histogram(labels, _count(values, edges), labels, logarithmic, _quantiles(values, "{:.0f}".format))
 
 
 def duration_histogram(values: NDArray[np.float64], step: float) -> Histogram | None:
     """Doubling bins, or equal ones where the values lie close together; none finer than `step` seconds."""
     if not len(values):
         return None
-    values = values.round(6)  # 1.9999999 is 2
-    low, high = float(values.min()), float(values.max())
+    rounded = values.round(6)  # 1.9999999 is 2
+    low, high = float(rounded.min()), float(rounded.max())
     logarithmic = high > LINEAR_RATIO * low and high > 4 * step
     if logarithmic:
         edges = [0.0, *(edge for edge in DURATION_EDGES if edge >= step)]
@@ -62,29 +65,26 @@ def duration_histogram(values: NDArray[np.float64], step: float) -> Histogram | 
     else:
         width = next(w for w in LINEAR_WIDTHS if w >= step and (high - low) / w < MAX_LINEAR_BINS - 1)
         edges = [round(width * k, 6) for k in range(math.floor(low / width), math.floor(high / width) + 2)]
-    labels = _duration_labels(edges)
+    # With one unit where that reads well: 70 s, 80 s, 90 s; but 30 s, 1 min, 2 min.
+    units = [(3600, "h"), (60, "min")]
+    units = [(unit, name) for unit, name in units if all(edge % unit == 0 for edge in edges if edge >= unit)]
+
+    def label(edge: float) -> str:
+        unit, name = next(((unit, name) for unit, name in units if edge >= unit), (1, "s"))
+        return f"{edge / unit:g} {name}" if edge else "0"
+
+    labels = [*map(label, edges)]
     bins = [f"{a} to {b}" for a, b in pairwise(labels)]
-    return Histogram(bins, _count(values, edges), labels, logarithmic)
+    return Histogram(bins, _count(rounded, edges), labels, logarithmic, _quantiles(values, in_words))
 
 
-def _count(values: NDArray[np.float64] | NDArray[np.int64], edges: Sequence[float]) -> list[int]:
+def _count(values: NDArray[Any], edges: Sequence[float]) -> list[int]:
     bins = np.searchsorted(np.asarray(edges, dtype=float), values, side="right") - 1
     return [int(n) for n in np.bincount(bins.clip(0, len(edges) - 2), minlength=len(edges) - 1)]
 
 
-def _duration_labels(edges: Sequence[float]) -> list[str]:
-    """With one unit where that reads well: 70 s, 80 s, 90 s; but 30 s, 1 min, 2 min."""
-    whole_minutes = all(edge % 60 == 0 for edge in edges if edge >= 60)
-    whole_hours = all(edge % 3600 == 0 for edge in edges if edge >= 3600)
-
-    def label(edge: float) -> str:
-        if edge >= 3600 and whole_hours:
-            return f"{edge / 3600:g} h"
-        if edge >= 60 and whole_minutes:
-            return f"{edge / 60:g} min"
-        return f"{edge:g} s" if edge else "0"
-
-    return [label(edge) for edge in edges]
+def _quantiles(values: NDArray[Any], form: Callable[[float], str]) -> list[str]:
+    return [form(float(quantile)) for quantile in np.quantile(values, [0.5, 0.9, 1.0], method="higher")]
 
 
 def y_ticks(largest: int) -> list[int]:

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from vivi.prepare.corpus import Corpus
 from vivi.runtime.errors import UserError
@@ -18,23 +18,17 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from vivi.model.architecture import Architecture
+
 VIDEOS = 64
 """At most so many held-out videos are looked through, up to four shots of each."""
 _CELL = (168, 112)
 _GAP, _FRAME, _HEAD = 10, 4, 30
-_HIT, _PAPER, _INK = (11, 138, 90), (255, 255, 255), (90, 97, 112)
+_HIT, _PAPER, _EMPTY, _INK = (11, 138, 90), (255, 255, 255), (241, 242, 246), (90, 97, 112)
 
 
 def draw_neighbours(
-    model_backbone: nn.Module,
-    size: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    corpus: Path,
-    path: Path,
-    queries: int = 6,
-    nearest: int = 5,
-    seed: int = 0,
+    encoder: nn.Module, architecture: Architecture, corpus: Path, path: Path, queries: int = 6, nearest: int = 5
 ) -> str:
     """Writes a PNG: in each row a frame, and the frames of other shots that the encoder puts nearest to it. Returns
     what it shows in words.
@@ -49,18 +43,23 @@ def draw_neighbours(
 
     images, videos, shots, which = _frames(corpus)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    features = F.normalize(embed(model_backbone.to(device), images, size, mean, std, device), dim=1)
-    own_video = videos[:, None] == videos
-    own_shot = shots[:, None] == shots
+    about = (architecture.size, architecture.mean, architecture.std)
+    features = F.normalize(embed(encoder.to(device), images, *about, device), dim=1)
+    own_video, own_shot = videos[:, None] == videos, shots[:, None] == shots
     # A frame whose video has no other shot could have no hit.
     able = torch.nonzero((own_video & ~own_shot).any(dim=1)).flatten()
-    order = torch.randperm(len(able), generator=torch.Generator().manual_seed(seed))
-    chosen = _of_different_videos(able[order].tolist(), videos.tolist(), queries)
+    order = able[torch.randperm(len(able), generator=torch.Generator().manual_seed(0))].tolist()
+    first = {int(videos[frame]): frame for frame in reversed(order)}  # of each video
+    chosen = sorted(order, key=lambda frame: first[int(videos[frame])] != frame)[:queries]
     similarity = (features[chosen] @ features.T).masked_fill(own_shot[chosen], -math.inf)
     nearest = min(nearest, int((~own_shot[chosen]).sum(dim=1).min()))
     values, found = similarity.topk(nearest, dim=1)
     hits = own_video[torch.tensor(chosen)[:, None], found]
-    write_atomically(path, _draw(images, chosen, found.tolist(), values.tolist(), hits.tolist()), sync=False)
+    rows = [[(images[query], "", False)] for query in chosen]
+    for row, *columns in zip(rows, found.tolist(), values.tolist(), hits.tolist(), strict=True):
+        for other, value, hit in zip(*columns, strict=True):
+            row.append((images[other], f"{value:.2f}" + " same video" * hit, hit))
+    write_atomically(path, _draw(rows), sync=False)
     right, chance = int(hits.sum()), float(((own_video & ~own_shot).sum(1) / (~own_shot).sum(1))[chosen].mean())
     return (
         f"{len(chosen)} of {len(images)} frames from {len(videos.unique())} {which} videos, and the {nearest} frames "
@@ -93,46 +92,23 @@ def _frames(corpus: Path) -> tuple[list[Tensor], Tensor, Tensor, str]:
     return images, videos, shots, "training and held-out" if choice.note else "held-out"
 
 
-def _of_different_videos(frames: Sequence[int], videos: Sequence[int], count: int) -> list[int]:
-    """The first frame of each video, then others, as many as asked for."""
-    first: dict[int, int] = {}
-    for frame in frames:
-        first.setdefault(videos[frame], frame)
-    return [*first.values(), *(frame for frame in frames if frame not in first.values())][:count]
-
-
-def _draw(
-    images: Sequence[Tensor],
-    queries: Sequence[int],
-    found: Sequence[Sequence[int]],
-    values: Sequence[Sequence[float]],
-    hits: Sequence[Sequence[bool]],
-) -> bytes:
+def _draw(rows: Sequence[Sequence[tuple[Tensor, str, bool]]]) -> bytes:
+    """A PNG: rows of frames, what is written below each, and whether it is framed green."""
     width, height = _CELL[0] + 2 * _FRAME, _CELL[1] + 2 * _FRAME
-    row = height + 18 + _GAP
-    across = [_GAP, *(3 * _GAP + width + number * (width + _GAP) for number in range(len(found[0])))]
-    sheet = Image.new("RGB", (across[-1] + width + _GAP, _HEAD + row * len(queries)), _PAPER)
+    pitch = height + 18 + _GAP
+    across = [_GAP + (width + _GAP) * place + _GAP * (place > 0) for place in range(len(rows[0]))]
+    sheet = Image.new("RGB", (across[-1] + width + _GAP, _HEAD + pitch * len(rows)), _PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=13)
-    for left, text in zip((across[0], across[1]), ("frame", "nearest frames of other shots"), strict=True):
+    for left, text in zip(across, ("frame", "nearest frames of other shots"), strict=False):
         draw.text((left + _FRAME, 8), text, _INK, font)
-    for line, query in enumerate(queries):
-        top = _HEAD + line * row
-        sheet.paste(_cell(images[query]), (across[0] + _FRAME, top + _FRAME))
-        for left, other, value, hit in zip(across[1:], found[line], values[line], hits[line], strict=True):
-            if hit:
+    for line, row in enumerate(rows):
+        top = _HEAD + line * pitch
+        for left, (image, caption, green) in zip(across, row, strict=True):
+            if green:
                 draw.rectangle((left, top, left + width - 1, top + height - 1), fill=_HIT)
-            sheet.paste(_cell(images[other]), (left + _FRAME, top + _FRAME))
-            draw.text((left + _FRAME, top + height + 2), f"{value:.2f}" + (" same video" * hit), _INK, font)
+            picture = ImageOps.pad(Image.fromarray(image.permute(1, 2, 0).numpy()), _CELL, color=_EMPTY)
+            sheet.paste(picture, (left + _FRAME, top + _FRAME))
+            draw.text((left + _FRAME, top + height + 2), caption, _INK, font)
     content = io.BytesIO()
     sheet.save(content, "PNG", optimize=True)
     return content.getvalue()
-
-
-def _cell(image: Tensor) -> Image.Image:
-    """A frame as large as fits, in the middle of its place."""
-    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
-    scale = min(_CELL[0] / picture.width, _CELL[1] / picture.height)
-    small = picture.resize((max(round(picture.width * scale), 1), max(round(picture.height * scale), 1)))
-    cell = Image.new("RGB", _CELL, (241, 242, 246))
-    cell.paste(small, ((_CELL[0] - small.width) // 2, (_CELL[1] - small.height) // 2))
-    return cell

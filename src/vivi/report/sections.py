@@ -1,4 +1,4 @@
-"""What the sections of the page share: their parts as data, each result once, the pictures that results bring.
+"""What the sections of the page share: their parts as data, and the pictures that results and runs bring.
 
 A section is data; the words around it are in its template. Its tables are written by page.py.
 """
@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from vivi.evaluate.results import DetectionResult, RobustResult
 from vivi.report.figures import Figure
-from vivi.report.table import Table, one_digit
+from vivi.report.table import Table
 from vivi.runtime.image_files import open_image
 from vivi.runtime.storage import read_file, write_atomically
-
-PICTURES = "pictures"  # the folder of copies
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -38,41 +36,22 @@ class Section:
     title: str
     template: str
     label: str = ""
-    badges: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    notes: tuple[tuple[str, str], ...] = ()  # (result, what else is to be known of it)
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Figure, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    parts: tuple[Section, ...] = ()  # folded
+    warnings: Sequence[str] = ()
+    notes: Sequence[tuple[str, str]] = ()  # (result, what else is to be known of it)
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    pictures: Sequence[Picture] = ()
+    parts: Sequence[Section] = ()  # folded
+    problems: Sequence[str] = ()  # pictures that cannot be shown
     data: Any = None  # what else its template needs
 
 
-def first_of_each(
-    results: Iterable[R], key: Callable[[R], Hashable], name: Callable[[R], str]
-) -> tuple[list[R], list[str]]:
-    """The first result under each key, and a line for each that is there again."""
-    first: dict[Hashable, R] = {}
-    problems = []
-    for result in results:
-        if key(result) in first:
-            problems.append(f"{name(result)} is there twice; the first file by name counts")
-        first.setdefault(key(result), result)
-    return list(first.values()), problems
-
-
-def is_best(value: float | None, rivals: Iterable[float | None]) -> bool:
-    """Whether it is the highest, as printed, of several; `rivals` has the value itself too."""
-    printed = [one_digit(rival) for rival in rivals if rival is not None]
-    return value is not None and len(printed) > 1 and one_digit(value) == max(printed)
-
-
-def unequal(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """The sets that come with more than one value, such as the checksum of their data, from pairs of both."""
+def differing(pairs: Iterable[tuple[str, str]], what: str) -> list[str]:
+    """A line for each set that comes with several values, such as checksums of its data, from pairs of both."""
     values: dict[str, set[str]] = {}
     for name, value in pairs:
         values.setdefault(name, set()).add(value)
-    return [name for name, several in values.items() if len(several) > 1]
+    return [f"On {name}, {what}." for name, several in values.items() if len(several) > 1]
 
 
 def numbered(kind: str, number: int, name: str) -> str:
@@ -81,35 +60,36 @@ def numbered(kind: str, number: int, name: str) -> str:
     return "-".join(filter(None, (kind, str(number), safe)))
 
 
-def copy_pictures(
-    pictures: Sequence[tuple[str, str]], source: Path, out: Path, kind: str
-) -> tuple[tuple[Picture, ...], list[str]]:
-    """Copies the pictures of results, given as (title, file name or nothing), into the page's folder; and a line for
-    each that is not there or is none."""
-    copied, problems = [], []
-    for number, (title, name) in enumerate(pictures, start=1):
-        if not name:
-            continue
-        try:
-            content = whole_png(source, name)
-        except (OSError, ValueError) as error:
-            problems.append(f"the picture of {title} ({name}): {getattr(error, 'strerror', None) or error}")
-            continue
-        path = f"{PICTURES}/{numbered(kind, number, title)}.png"
-        (out / PICTURES).mkdir(parents=True, exist_ok=True)
-        write_atomically(out / path, content, sync=False)
-        copied.append(Picture(title, path))
-    return tuple(copied), problems
+def section_of(
+    table: Table, named: Sequence[tuple[str, RobustResult | DetectionResult]], source: Path, out: Path, **others: Any
+) -> Section:
+    """The section of a table, with the notes of its results, and their pictures, copied from `source`."""
+    key = table.name
+    pictures, problems = [], []
+    for number, (name, result) in enumerate(named, start=1):
+        path = f"pictures/{numbered(key, number, name)}.png"
+        if result.picture and (problem := copy_png(source, result.picture, out / path)):
+            problems.append(f"the picture of {name} ({result.picture}): {problem}")
+        elif result.picture:
+            pictures.append(Picture(name, path))
+    notes = [(name, note) for name, result in named for note in result.notes]
+    found: dict[str, Any] = {"notes": notes, "pictures": pictures, "problems": problems}
+    return Section(key, table.title, f"{key}.html", tables=[table], **found, **others)
 
 
-def whole_png(folder: Path, name: str) -> bytes:
-    """The bytes of a whole PNG; raises for a damaged one, and for one that is not in the folder itself."""
-    if Path(name).name != name or "\0" in name:
-        raise ValueError("it is not beside its result")
-    content = read_file(folder / name)
+def copy_png(folder: Path, name: str, target: Path) -> str:
+    """Copies a whole PNG that is in the folder itself; why it cannot be copied, if so."""
+    if Path(name).name != name:
+        return "it is not beside its result"
+    try:
+        content = read_file(folder / name)
+    except (OSError, ValueError) as error:  # a name may have characters that no file system has
+        return getattr(error, "strerror", None) or str(error)
     try:
         with open_image(io.BytesIO(content), formats=("PNG",)) as image:
             image.load()
     except (OSError, ValueError):
-        raise ValueError("it is damaged, or no PNG") from None
-    return content
+        return "it is damaged, or no PNG"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, content, sync=False)
+    return ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,12 +20,10 @@ from vivi.prepare.corpus import REMEDY, Corpus, VideoRow, shard_path
 from vivi.prepare.jpeg import is_intact
 from vivi.prepare.places import check_shards
 from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.image_files import open_image
 from vivi.runtime.storage import write_atomically
 
-FRAMES = "frames"  # the folder of thumbnails
-THUMBNAIL_PREFIX = "vivi-"
-THUMBNAIL_HEIGHT = 144
-THUMBNAIL_WIDTH = 3 * THUMBNAIL_HEIGHT  # panoramas would otherwise fill the screen with a single frame
+THUMBNAIL_SIZE = (432, 144)  # panoramas would otherwise fill the screen with a single frame
 THUMBNAIL_QUALITY = 70
 # Of a long video, runs of this many neighbouring shots are shown from its start, middle and end: boundaries can only
 # be judged between neighbours.
@@ -53,51 +51,32 @@ class ShownShot:
     """One shot of a film strip; of a long one, some frames from the first to the last."""
 
     index: int
-    start: float
-    seconds: float
     total_frames: int
-    left_out_before: int  # shots between the one shown before and this one
-    frames: tuple[ShownFrame, ...]
-
-    @property
-    def frame_count(self) -> int:
-        return len(self.frames)
+    frames: list[ShownFrame]
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A sampled video: (start, seconds) of all its shots, and those shown, in order."""
+    """A sampled video: where its shots begin, and the last one ends, in seconds; and those shown, in order."""
 
     video: VideoRow
-    spans: tuple[tuple[float, float], ...]
-    shots: tuple[ShownShot, ...]
+    limits: list[float]
+    shots: list[ShownShot]
     digits: int  # of times, so that neighbouring frames differ
 
     @property
-    def files(self) -> set[str]:
-        return {frame.file for shot in self.shots for frame in shot.frames if frame.file}
-
-    @property
     def marks(self) -> list[int]:
-        """Where shots begin, and the last one ends, on a line of length 1000."""
-        first, end = self.spans[0][0], sum(self.spans[-1])
-        scale = 1000 / (end - first) if end > first else 0.0
-        return [round((time - first) * scale) for time in (*(start for start, _ in self.spans), end)]
+        """The limits on a line of length 1000."""
+        first, last = self.limits[0], self.limits[-1]
+        scale = 1000 / (last - first) if last > first else 0.0
+        return [round((time - first) * scale) for time in self.limits]
 
 
 def write_strips(corpus: Corpus, videos: pa.Table, count: int, seed: int, out: Path) -> list[Strip]:
     """Film strips of a sample of the videos; their thumbnails are written below `out`."""
-    (out / FRAMES).mkdir(parents=True, exist_ok=True)
+    (out / "frames").mkdir(parents=True, exist_ok=True)
     with damage_named(corpus):
-        return [film_strip(corpus, row, out / FRAMES) for row in choose_videos(videos, count, seed)]
-
-
-def remove_stale_thumbnails(out: Path, strips: Sequence[Strip]) -> None:
-    """Removes the thumbnails of an earlier page; what others put into the folder stays."""
-    wanted = {file for strip in strips for file in strip.files}
-    for path in (out / FRAMES).glob(f"{THUMBNAIL_PREFIX}*.jpg"):
-        if path.name not in wanted:
-            path.unlink(missing_ok=True)
+        return [film_strip(corpus, row, out / "frames") for row in choose_videos(videos, count, seed)]
 
 
 @contextmanager
@@ -123,8 +102,7 @@ def choose_videos(videos: pa.Table, count: int, seed: int) -> list[VideoRow]:
     with_cuts = min(len(several), max(round(SHARE_WITH_CUTS * count), count - len(single)))
     generator = np.random.default_rng(seed)
     chosen = np.concatenate([_spread(several, with_cuts, generator), _spread(single, count - with_cuts, generator)])
-    names = [field.name for field in fields(VideoRow)]
-    rows = usable.select(names).take(pa.array(chosen, pa.int64())).to_pylist()
+    rows = usable.take(pa.array(chosen, pa.int64())).to_pylist()
     return sorted((VideoRow(**row) for row in rows), key=lambda row: row.video)
 
 
@@ -136,40 +114,27 @@ def _spread(items: NDArray[np.uint64], count: int, generator: np.random.Generato
 
 def film_strip(corpus: Corpus, video: VideoRow, folder: Path) -> Strip:
     """Reads the shots of a video that are to be shown and writes their thumbnails into `folder`."""
-    check_shards(corpus.path, [video.shard] if video.shard is not None else [])
+    check_shards(corpus.path, [video.shard or 0])
+    path = shard_path(corpus.path, video.shard or 0)
+    other = UserError(f"{path} holds other videos than videos.parquet says; {REMEDY}")
     times = corpus.times(asdict(video))
-    _check_same(corpus, video, len(times) == video.shots)
-    spans = _spans(times, video.seconds)
-    runs = shown_runs(len(spans))
-    shown = sum(map(len, runs))
+    if len(times) != video.shots:
+        raise other
+    middles = [(before[-1] + after[0]) / 2 for before, after in pairwise(times)]
+    limits = [times[0][0], *middles, max(times[0][0] + video.seconds, times[-1][-1])]
+    runs = shown_runs(len(times))
     fewest, most = SHOT_FRAMES
-    limit = UNCUT_FRAMES if shown == 1 else min(max(STRIP_FRAMES // max(shown, 1), fewest), most)
-    shots: list[ShownShot] = []
-    after = 0
+    limit = UNCUT_FRAMES if len(times) == 1 else min(max(STRIP_FRAMES // sum(map(len, runs)), fewest), most)
+    shots = []
     for run in runs:
-        part = {"shard": video.shard, "first_row": (video.first_row or 0) + run.start, "shots": len(run)}
+        part = asdict(video) | {"first_row": (video.first_row or 0) + run.start, "shots": len(run)}
         for index, shot in zip(run, corpus.shots(part), strict=True):
-            _check_same(corpus, video, shot.video == video.video)
-            frames = (write_thumbnail(shot.times[i], shot.frames[i], folder) for i in evenly(len(shot.frames), limit))
-            shots.append(ShownShot(index, *spans[index], len(shot.frames), index - after, tuple(frames)))
-            after = index + 1
+            if shot.video != video.video:
+                raise other
+            frames = [write_thumbnail(shot.times[i], shot.frames[i], folder) for i in evenly(len(shot.frames), limit)]
+            shots.append(ShownShot(index, len(shot.frames), frames))
     rate = corpus.settings.get("rate", 1)
-    return Strip(video, spans, tuple(shots), 0 if rate <= 1 else 1 if rate <= 10 else 2)
-
-
-def _check_same(corpus: Corpus, video: VideoRow, same: bool) -> None:
-    if not same:
-        path = shard_path(corpus.path, video.shard or 0)
-        raise UserError(f"{path} holds other videos than videos.parquet says; {REMEDY}")
-
-
-def _spans(shots: Sequence[Sequence[float]], seconds: float) -> tuple[tuple[float, float], ...]:
-    """(start, seconds) of shots, given the times of their frames: a boundary lies midway between two frames."""
-    if not shots:
-        return ()
-    middles = [(before[-1] + after[0]) / 2 for before, after in pairwise(shots)]
-    limits = [shots[0][0], *middles, max(shots[0][0] + seconds, shots[-1][-1])]
-    return tuple((start, end - start) for start, end in pairwise(limits))
+    return Strip(video, limits, shots, 0 if rate <= 1 else 1 if rate <= 10 else 2)
 
 
 def shown_runs(shots: int) -> list[range]:
@@ -191,19 +156,18 @@ def write_thumbnail(time: float, jpeg: bytes, folder: Path) -> ShownFrame:
     if not is_intact(jpeg):
         return ShownFrame(time)
     try:
-        with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
-            size = (THUMBNAIL_WIDTH, THUMBNAIL_HEIGHT)
-            scale = max(image.width / size[0], image.height / size[1], 1.0)
+        with open_image(io.BytesIO(jpeg), formats=("JPEG",)) as image:
+            scale = max(image.width / THUMBNAIL_SIZE[0], image.height / THUMBNAIL_SIZE[1], 1.0)
             # The decoder itself scales down by 2, 4 or 8, which is several times faster.
             image.draft("RGB", (round(image.width / scale), round(image.height / scale)))
             small = image.convert("RGB")
-            small.thumbnail(size, Image.Resampling.HAMMING)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    except (OSError, ValueError):
         return ShownFrame(time)
+    small.thumbnail(THUMBNAIL_SIZE, Image.Resampling.HAMMING)
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=THUMBNAIL_QUALITY, optimize=True)
     content = buffer.getvalue()
-    path = folder / f"{THUMBNAIL_PREFIX}{hashlib.sha256(content).hexdigest()[:20]}.jpg"
+    path = folder / f"vivi-{hashlib.sha256(content).hexdigest()[:20]}.jpg"
     if not path.exists():
         write_atomically(path, content, sync=False)
     return ShownFrame(time, path.name, small.width, small.height)

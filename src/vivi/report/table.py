@@ -1,6 +1,7 @@
 """One table and its four renderings: HTML on the page (templates/table.html), CSV, Markdown and LaTeX (booktabs).
 
-CSV is for programs and has records of its own, with more columns and exact numbers; the others share the cells.
+A row has a cell for each column of the CSV, which is for programs: numbers are exact, and there are more of them than
+the others show.
 """
 
 from __future__ import annotations
@@ -10,98 +11,108 @@ import io
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from vivi.runtime.storage import write_atomically
 
 FORMATS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
-Record = dict[str, str]
-
-
-@dataclass(frozen=True)
-class Column:
-    """What stands above the cells; `heading`, `small`, `hint` and `group` (a colour) are for the page."""
-
-    title: str
-    heading: str = ""
-    small: str = ""
-    hint: str = ""
-    group: str = ""
-    only: Literal["", "page", "files"] = ""
+Value = str | int | float | None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell says; `small` (below it), `hint` (a tooltip), `kind` (CSS classes) and `badge` are for the page."""
+    """A value. What stands below it (`small`), `hint` (a tooltip), `kind` (CSS classes) and `badge` are for the
+    page."""
 
-    text: str = ""
+    value: Value = None
+    text: str | None = None  # in its place, but in the CSV
+    in_files: str | None = None  # in its place, in Markdown and LaTeX
     spread: str = ""
+    rivals: object = None  # the highest number of the cells of a column in which this is equal, and not None, is bold
     bold: bool = False
     small: str = ""
     hint: str = ""
     kind: str = ""
     badge: bool = False
-    in_files: str | None = None  # what Markdown and LaTeX say instead
+    about: object = None  # what the template makes a tooltip of
+
+    @property
+    def shown(self) -> str:
+        value = self.value if self.text is None else self.text
+        if isinstance(value, str | None):
+            return value or ""
+        return number(value) if isinstance(value, float) else f"{value:,}"
+
+
+Cells = dict[str, Cell | Value]
+"""A row: its cells by the names of their columns."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """The first cell is the row's name."""
-
-    cells: tuple[Cell, ...]
-    paper: bool = False
-    baseline: bool = False
-
-
-@dataclass(frozen=True)
-class Span:
-    """A heading over several columns."""
+class Column:
+    """What stands above the cells, and what does on the page, if it is something else; where nothing does, the column
+    is left out. `small`, `hint` and `group` (a colour) are for the page."""
 
     title: str
-    group: str
-    columns: int
+    on_page: str | None = None
+    small: str = ""
+    hint: str = ""
+    group: str = ""
+
+    @property
+    def heading(self) -> str:
+        return self.title if self.on_page is None else self.on_page
 
 
 @dataclass(frozen=True)
 class Table:
-    """`name` is that of its files, `note` what their readers have to know, `caption` the same on the page."""
+    """`name` is that of its files, `note` what their readers have to know."""
 
     name: str
     title: str
     note: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    records: Sequence[Record]  # for CSV, all with the same keys
+    columns: Mapping[str, Column | str]  # that are shown, or only their titles; the first has the rows' names
+    rows: Sequence[Cells]  # ours, then those that have the paper as their source
+    records: Sequence[Cells] = ()  # of the CSV, where they are not the rows
     kind: str = "means"  # CSS class
-    spans: tuple[Span, ...] = ()  # from the second column on, all but the last
-
-    @property
-    def ours(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if not row.paper)
-
-    @property
-    def paper(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if row.paper)
 
     @property
     def files(self) -> dict[str, str]:
         """The names of its files, by the name of their format."""
-        return {format_name: f"{self.name}.{suffix}" for suffix, format_name in FORMATS.items()}
+        return {title: f"{self.name}.{suffix}" for suffix, title in FORMATS.items()}
 
-    def shown(self, row: Row) -> list[tuple[Column, Cell]]:
-        """The columns and cells that are on the page."""
-        return [pair for pair in zip(self.columns, row.cells, strict=True) if pair[0].only != "files"]
+    def view(self, where: Literal["files", "page"]) -> tuple[list[Column], list[list[Cell]], list[list[Cell]]]:
+        """The columns that are shown there, and the cells of our rows and of the paper's."""
+        columns = {name: Column(one) if isinstance(one, str) else one for name, one in self.columns.items()}
+        shown = {name: one for name, one in columns.items() if (one.heading if where == "page" else one.title)}
+        cells = (_marked([row.get(name) for row in self.rows]) for name in shown)
+        lines = [[*line] for line in zip(*cells, strict=True)]
+        ours = sum(row.get("source") != "paper" for row in self.rows)
+        return [*shown.values()], lines[:ours], lines[ours:]
+
+
+def _marked(column: Sequence[Cell | Value]) -> list[Cell]:
+    """The cells of a column, with the best of them in bold, as printed."""
+    cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in column]
+    numbers = [(cell.rivals, one_digit(cell.value)) for cell in cells if isinstance(cell.value, float)]
+
+    def is_best(cell: Cell) -> bool:
+        rivals = [number for key, number in numbers if key == cell.rivals is not None]
+        return len(rivals) > 1 and isinstance(cell.value, float) and one_digit(cell.value) == max(rivals)
+
+    return [replace(cell, bold=is_best(cell)) for cell in cells]
 
 
 def write_table(table: Table, folder: Path) -> None:
     """Writes the table in every format."""
     folder.mkdir(parents=True, exist_ok=True)
-    for suffix, text in (("csv", csv_text(table.records)), ("md", markdown(table)), ("tex", latex(table))):
-        write_atomically(folder / f"{table.name}.{suffix}", text.encode("utf-8", "replace"), sync=False)
+    texts = (csv_text(table.records or table.rows), markdown(table), latex(table))
+    for file, text in zip(table.files.values(), texts, strict=True):
+        write_atomically(folder / file, text.encode("utf-8", "replace"), sync=False)
 
 
 # --- numbers ---
@@ -122,66 +133,58 @@ def signed(value: float) -> str:
     return text if text == "0.0" else ("+" if value > 0 else "−") + text
 
 
-def number_range(low: float, high: float) -> str:
-    """33.1–34.0, or one number where both are printed alike."""
-    return number(low) if number(low) == number(high) else f"{number(low)}–{number(high)}"
+def extent(values: Collection[float], between: str = " to ", form: Callable[[float], str] = str) -> str:
+    """From the lowest to the highest: 2 to 3, 33.1–34.0; or one number where both are printed alike."""
+    return between.join(dict.fromkeys((form(min(values)), form(max(values)))))
 
 
-def exact(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}".rstrip("0").rstrip(".")
+def exact(value: Value) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}".rstrip("0").rstrip(".")
+    return "" if value is None else str(value)
 
 
 # --- CSV ---
 
 
-def csv_text(records: Sequence[Record]) -> str:
+def csv_text(records: Sequence[Cells]) -> str:
+    """The columns are those of the first record; others may leave some of them out."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, [*records[0]], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: plain_cell(cell) for name, cell in record.items()} for record in records)
+    for record in records:
+        values = {name: cell.value if isinstance(cell, Cell) else cell for name, cell in record.items()}
+        writer.writerow({name: plain_cell(exact(value)) for name, value in values.items()})
     return text.getvalue()
 
 
 def plain_cell(text: str) -> str:
     """With an apostrophe before what a spreadsheet would take for a formula: names come from files of others."""
-    if not text or not (text[0] in "=+-@" or unicodedata.category(text[0]) == "Cc"):
-        return text
-    try:
+    with suppress(ValueError):
         float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
+        return text
+    return f"'{text}" if text and (text[0] in "=+-@" or unicodedata.category(text[0]) == "Cc") else text
 
 
 # --- Markdown and LaTeX ---
 
 
-def _in_files(table: Table) -> tuple[list[str], list[list[Cell]], list[list[Cell]]]:
-    """The titles, our rows and the paper's, without what is on the page alone."""
-
-    def cells(row: Row) -> list[Cell]:
-        return [cell for column, cell in zip(table.columns, row.cells, strict=True) if column.only != "page"]
-
-    titles = [column.title for column in table.columns if column.only != "page"]
-    return titles, [cells(row) for row in table.ours], [cells(row) for row in table.paper]
-
-
-def _text(cell: Cell) -> str:
-    return cell.text if cell.in_files is None else cell.in_files
+def _in_files(cell: Cell) -> str:
+    return cell.shown if cell.in_files is None else cell.in_files
 
 
 def markdown(table: Table) -> str:
     """As GitHub and others read it."""
 
     def shown(cell: Cell) -> str:
-        text = markdown_escaped(_text(cell)) + (f" ± {cell.spread}" if cell.spread else "")
-        return f"**{text}**" if cell.bold and text else text
+        text = markdown_escaped(_in_files(cell)) + (f" ± {cell.spread}" if cell.spread else "")
+        return f"**{text}**" if cell.bold else text
 
-    titles, ours, paper = _in_files(table)
+    columns, ours, paper = table.view("files")
     lines = [f"**{markdown_escaped(table.title)}**. {markdown_escaped(table.note)}", ""]
-    lines.append("| " + " | ".join(map(markdown_escaped, titles)) + " |")
-    lines.append("| :--- |" + " ---: |" * (len(titles) - 1))
-    lines += ["| " + " | ".join(map(shown, row)) + " |" for row in (*ours, *paper)]
+    lines.append("| " + " | ".join(markdown_escaped(column.title) for column in columns) + " |")
+    lines.append("| :--- |" + " ---: |" * (len(columns) - 1))
+    lines += ["| " + " | ".join(map(shown, cells)) + " |" for cells in (*ours, *paper)]
     return "\n".join(lines) + "\n"
 
 
@@ -194,41 +197,32 @@ def latex(table: Table) -> str:
     """A tabular; its first lines say what it needs."""
 
     def shown(cell: Cell) -> str:
-        text = latex_escaped(_text(cell))
-        text = rf"\textbf{{{text}}}" if cell.bold and text else text
+        text = latex_escaped(_in_files(cell))
+        text = rf"\textbf{{{text}}}" if cell.bold else text
         return text + (rf" {{\scriptsize$\pm${cell.spread}}}" if cell.spread else "")
 
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(cells) + r" \\"
-
-    titles, ours, paper = _in_files(table)
-    upright = len(titles) <= 8  # long titles of many columns stand on end, where graphicx is loaded
-    first, *others = map(latex_escaped, titles)
+    columns, *parts = table.view("files")
+    upright = len(columns) <= 8  # long titles of many columns stand on end, where graphicx is loaded
+    first, *others = (latex_escaped(column.title) for column in columns)
     head = [first, *(title if upright else rf"\rotatebox{{90}}{{{title}}}" for title in others)]
     lines = [f"% {' '.join(text.split())}" for text in (table.title, table.note)]
     lines.append(r"% \usepackage{booktabs}" + ("" if upright else r" and, for titles on end, \usepackage{graphicx}"))
     lines += [] if upright else [r"\providecommand{\rotatebox}[2]{#2}"]
-    lines += [rf"\begin{{tabular}}{{l{'r' * len(others)}}}", r"\toprule", line(head), r"\midrule"]
-    lines += [line([*map(shown, row)]) for row in ours]
-    lines += [r"\midrule"] if ours and paper else []
-    lines += [line([*map(shown, row)]) for row in paper]
+    lines += [rf"\begin{{tabular}}{{l{'r' * len(others)}}}", r"\toprule", " & ".join(head) + r" \\"]
+    for part in filter(None, parts):
+        lines += [r"\midrule", *(" & ".join(map(shown, cells)) + r" \\" for cells in part)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "−": r"$-$",
-    "±": r"$\pm$",
-    '"': "''",
-} | {character: f"\\{character}" for character in "&%$#_{}"}
+_NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
+_LATEX = str.maketrans(
+    {character: rf"\text{name}{{}}" for character, name in _NAMED.items()}
+    | {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"−": r"$-$", "±": r"$\pm$", '"': "''"}
+)
 
 
 def latex_escaped(text: str) -> str:
     """Text that means itself, on one line. A row may begin with [: braces keep LaTeX from reading an argument."""
-    escaped = "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+    escaped = " ".join(text.split()).translate(_LATEX)
     return f"{{{escaped}}}" if escaped[:1] in ("[", "*") else escaped

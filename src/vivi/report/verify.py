@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import threading
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
@@ -27,9 +26,10 @@ from vivi.prepare.jpeg import is_intact
 from vivi.prepare.places import videos_by_place
 from vivi.report.writing import check_free, unwritable_named
 from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.image_files import open_image
 from vivi.runtime.progress import ProgressLine
 from vivi.runtime.read_ahead import map_ahead
-from vivi.runtime.storage import fsync, storage
+from vivi.runtime.storage import write_atomically
 
 LIST = "damaged.csv"
 # Reading waits for the disk, and neither it nor summing up nor decoding holds Python's lock.
@@ -39,13 +39,13 @@ _NAMED = 4  # shards in the line that says what to do
 _START = 64  # bytes: of a file that has a checksum these are not intact without the rest
 
 
-@dataclass(frozen=True)
-class Damage:
+class Damage(NamedTuple):
     """What is wrong, and where: in a frame, a shot, a video, or a whole shard, whatever of it is not given."""
 
     video: str
     shot: int | None
     frame: int | None
+    shard: str
     problem: str
 
 
@@ -53,12 +53,16 @@ class Damage:
 class Checked:
     """What was found in a shard."""
 
-    shard: int
+    path: Path
     videos: int  # that videos.parquet says it holds
     frames: int = 0
     decoded: int = 0  # of them without a checksum
     damage: list[Damage] = field(default_factory=list)
     unreadable: bool = False
+
+    def add(self, problem: str, video: str | None = "", shot: int | None = None, frame: int | None = None) -> None:
+        if problem:
+            self.damage.append(Damage(video or "", shot, frame, self.path.name, problem))
 
 
 @dataclass(frozen=True)
@@ -74,92 +78,57 @@ def verify(path: Path, out: Path, console: Console) -> Verified:
     corpus = Corpus(path)
     check_free(out, "vivi inspect")
     videos = videos_by_place(corpus).select(["video", "shots", "frames", "shard", "first_row"])
-    shown: dict[tuple[int, str], tuple[int, Damage]] = {}  # by shard and video: how much, and the first of it
-    shards: dict[int, int] = {}  # the damaged ones, and their videos
-    totals: Counter[str] = Counter()
-    unreadable = False
     with unwritable_named(out):
         out.mkdir(parents=True, exist_ok=True)
-        with _List(out / LIST) as whole:
-            for checked in _checked(corpus.path, videos, console):
-                totals.update(shards=1, videos=checked.videos, frames=checked.frames, decoded=checked.decoded)
-                totals["damaged"] += len(checked.damage)
-                unreadable |= checked.unreadable
-                whole.add(checked)
-                for damage in checked.damage:
-                    shards[checked.shard] = checked.videos
-                    count, first = shown.get((checked.shard, damage.video), (0, damage))
-                    shown[checked.shard, damage.video] = count + 1, first
-    _show(shown, totals, out / LIST, console)
-    return Verified(unreadable, what_to_do(corpus.path, shards, out / LIST) if shards else "")
+        tempfile.TemporaryFile(dir=out).close()  # before hours of reading
+        shards = [*_checked(path, videos, console)]
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(Damage._fields)
+        writer.writerows(damage for shard in shards for damage in shard.damage)
+        write_atomically(out / LIST, text.getvalue().encode("utf-8", "replace"))
+    _show(shards, out / LIST, console)
+    return Verified(any(shard.unreadable for shard in shards), what_to_do(path, shards, out / LIST))
 
 
-def what_to_do(corpus: Path, shards: dict[int, int], damaged: Path) -> str:
+def what_to_do(corpus: Path, shards: Sequence[Checked], damaged: Path) -> str:
     """The one line at the end."""
-    paths = [shard_path(corpus, number) for number in sorted(shards)]
-    there = [str(path) for path in paths if path.exists()]
+    bad = [shard for shard in shards if shard.damage]
+    there = [str(shard.path) for shard in bad if shard.path.exists()]
     which = ", ".join(there) if len(there) <= _NAMED else f"the {len(there):,} shards that {damaged} names"
     delete = f"delete {which} and " if there else ""
-    videos = sum(shards.values())
-    anew = f"{'its' if len(paths) == 1 else 'their'} {videos:,} video{'s are' if videos != 1 else ' is'} made anew"
-    return f"{corpus} is damaged; {delete}run the same vivi prepare again: {anew}"
+    videos = sum(shard.videos for shard in bad)
+    anew = f"{'its' if len(bad) == 1 else 'their'} {videos:,} video{'s are' if videos != 1 else ' is'} made anew"
+    return f"{corpus} is damaged; {delete}run the same vivi prepare again: {anew}" if bad else ""
 
 
 def _checked(corpus: Path, videos: pa.Table, console: Console) -> Iterator[Checked]:
     """The shards in order, checked in threads."""
-    shard = videos["shard"].to_numpy()
-    numbers, starts, counts = np.unique(shard, return_index=True, return_counts=True)
+    numbers, starts, counts = np.unique(videos["shard"].to_numpy(), return_index=True, return_counts=True)
     total = int(videos["frames"].to_numpy().sum(dtype=np.int64))
+
+    def check(shard: tuple[int, int, int]) -> Checked:
+        number, start, count = shard
+        checked = Checked(shard_path(corpus, number), count)
+        try:
+            _check_rows(_rows(checked.path), videos.slice(start, count), checked)
+        except (UserError, OSError, ValueError, MemoryError, pa.ArrowException) as error:
+            checked.unreadable = True
+            why = "" if isinstance(error, UserError) else "cannot be read to its end: "
+            checked.add(f"{why}{first_line(error)}")
+        return checked
+
     shards = zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True)
-    with ProgressLine("verify", total, console) as line:
-        progress = _Progress(line, total)
-
-        def check(shard: tuple[int, int, int]) -> Checked:
-            number, start, count = shard
-            return check_shard(shard_path(corpus, number), number, videos.slice(start, count), progress)
-
-        with closing(map_ahead(check, shards, _THREADS, 2 * _THREADS)) as checked:
-            yield from checked
+    checking, read = map_ahead(check, shards, _THREADS, 2 * _THREADS), 0
+    with ProgressLine("verify", total, console) as line, closing(checking):
+        for checked in checking:
+            read += checked.frames
+            line.show(read, f"{read:,} of {total:,} frames read")
+            yield checked
 
 
-class _Progress:
-    """Counts the frames that all threads have read."""
-
-    def __init__(self, line: ProgressLine, total: int) -> None:
-        self.line, self.total, self.done = line, total, 0
-        self.lock = threading.Lock()
-
-    def add(self, frames: int) -> None:
-        with self.lock:
-            self.done += frames
-            self.line.show(self.done, f"{self.done:,} of {self.total:,} frames read")
-
-
-def check_shard(path: Path, number: int, videos: pa.Table, progress: _Progress) -> Checked:
-    """Reads a shard; `videos` are those that it should hold, in their order."""
-    checked = Checked(number, len(videos))
-    rows = _Rows(videos)
-    try:
-        for batch in _batches(path):
-            before = checked.frames
-            for row in range(batch.num_rows):
-                if not rows.is_claimed():
-                    rows.row += 1
-                    continue
-                shot = {name: batch.column(name)[row] for name in SHOT_SCHEMA.names}
-                rows.check(shot["video"].as_py(), shot["shot"].as_py(), _check_shot(shot, checked, rows), checked)
-            progress.add(checked.frames - before)
-        rows.finish(checked)
-    except UserError as error:
-        checked.unreadable = True
-        checked.damage.append(Damage("", None, None, str(error)))
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        checked.unreadable = True
-        checked.damage.append(Damage("", None, None, f"cannot be read to its end: {first_line(error)}"))
-    return checked
-
-
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+def _rows(path: Path) -> Iterator[tuple[pa.Scalar, ...]]:
+    """Video, shot, times and frames of each row."""
     open_shard(path)  # for its errors
     with pa.OSFile(str(path)) as file:
         reader = pa.ipc.open_file(file)
@@ -168,154 +137,94 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
             batch.validate(full=True)
-            yield batch
+            yield from zip(*batch.columns, strict=True)
 
 
-def _check_shot(shot: dict[str, pa.Scalar], checked: Checked, rows: _Rows) -> int:
-    """Checks the frames and times of one row; how many frames it has."""
-    video, number = shot["video"].as_py() or "", shot["shot"].as_py()
-    jpegs = [memoryview(one.as_buffer() or b"") for one in shot["frames"].values or ()]
-    problem = rows.wrong_times(video, shot["times"].as_py(), len(jpegs))
-    if problem:
-        checked.damage.append(Damage(video, number, None, problem))
+def _check_rows(rows: Iterator[tuple[pa.Scalar, ...]], videos: pa.Table, checked: Checked) -> None:
+    """The rows must be the shots of the videos, in order, and time must go on in each."""
+    expected = ((video, shot) for video in videos.to_pylist() for shot in range(video["shots"]))
+    number, claim = -1, next(expected, None)
+    right = True  # so far; after one wrong row, the others say nothing new
+    found, last = 0, ("", -np.inf)  # frames of a video so far; the name of a video and the time of its last frame
+    for number, scalars in enumerate(rows):
+        if right and (claim is None or number < claim[0]["first_row"]):
+            continue  # of a file that changed and was prepared again: nobody reads it
+        name, shot, times = (scalar.as_py() for scalar in scalars[:3])
+        jpegs = [memoryview(one.as_buffer() or b"") for one in scalars[3].values or ()]
+        after = last[1] if last[0] == name else -np.inf
+        problem = _wrong_times(times, len(jpegs), after)
+        last = (name, after if problem else times[-1])
+        checked.add(problem, name, shot)
+        _check_frames(jpegs, name, shot, checked)
+        if right and claim and (name, shot) != (claim[0]["video"], claim[1]):
+            right = False
+            said = f"shot {claim[1]} of {claim[0]['video']!r}"
+            checked.add(f"row {number} is shot {shot} of {name!r}, but videos.parquet says {said}", name, shot)
+        elif right and claim:
+            found += len(jpegs)
+            if shot + 1 == claim[0]["shots"]:
+                if found != claim[0]["frames"]:
+                    checked.add(f"has {found:,} frames, but videos.parquet says {claim[0]['frames']:,}", name)
+                found = 0
+            claim = next(expected, None)
+    if right and claim:
+        problem = f"ends after {number + 1:,} rows, but videos.parquet says that more follow"
+        checked.add(problem, claim[0]["video"])
+
+
+def _wrong_times(times: Sequence[float | None] | None, frames: int, after: float) -> str:
+    """What is wrong with the times of a shot, which must come after a time."""
+    values = np.array(times or [], np.float64)  # None becomes NaN
+    if frames == 0:
+        return "has no frames"
+    if len(values) != frames:
+        return f"has {frames:,} frames and {len(values):,} times"
+    if not np.isfinite(values).all():
+        return "its times are not finite"
+    return "" if (np.diff(values, prepend=after) > 0).all() else "its times do not increase"
+
+
+def _check_frames(jpegs: Sequence[memoryview], video: str | None, shot: int | None, checked: Checked) -> None:
+    """A shot is written at once, so either all its frames have checksums or none."""
     summed = [not is_intact(jpeg[:_START]) for jpeg in jpegs]
-    for frame, (jpeg, has_checksum) in enumerate(zip(jpegs, summed, strict=True)):
-        problem = _wrong_frame(jpeg, has_checksum, any(summed))
-        if problem:
-            checked.damage.append(Damage(video, number, frame, problem))
+    for frame, jpeg in enumerate(jpegs):
+        if summed[frame]:
+            problem = "" if is_intact(jpeg) else "its checksum is wrong"
+        else:
+            problem = "its checksum is lost" if any(summed) else _undecodable(jpeg)
+        checked.add(problem, video, shot, frame)
     checked.frames += len(jpegs)
     checked.decoded += 0 if any(summed) else len(jpegs)
-    return len(jpegs)
-
-
-def _wrong_frame(jpeg: memoryview, has_checksum: bool, others_have: bool) -> str:
-    """What is wrong with a frame; a shot is written at once, so either all its frames have checksums or none."""
-    if has_checksum:
-        return "" if is_intact(jpeg) else "its checksum is wrong"
-    return "its checksum is lost" if others_have else _undecodable(jpeg)
 
 
 def _undecodable(jpeg: memoryview) -> str:
     try:
-        with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
+        with open_image(io.BytesIO(jpeg), formats=("JPEG",)) as image:
             image.load()
-    except Exception as error:  # Pillow raises nearly everything for damaged files, SyntaxError among them
+    except (OSError, ValueError) as error:
         return f"cannot be decoded: {first_line(error)}"
     return ""
 
 
-class _Rows:
-    """Follows the rows of a shard: they must be the shots of its videos, in order, and time must go on."""
-
-    def __init__(self, videos: pa.Table) -> None:
-        self.names = videos["video"].to_pylist()
-        self.starts = videos["first_row"].to_pylist()
-        self.shots = videos["shots"].to_pylist()
-        self.frames = videos["frames"].to_pylist()
-        self.video = self.shot = self.found = self.row = 0
-        self.right = True  # so far; after one wrong row, the others say nothing new
-        self.last = ("", -np.inf)  # video and time
-
-    def is_claimed(self) -> bool:
-        """Whether some video says that it has the next row. Others are of files that changed and were prepared
-        again; nobody reads them."""
-        return not self.right or (self.video < len(self.names) and self.row >= self.starts[self.video])
-
-    def check(self, video: str | None, shot: int | None, frames: int, checked: Checked) -> None:
-        """The next row, a claimed one, says that it is this shot, and has so many frames."""
-        if self.right:
-            expected = self.names[self.video], self.shot
-            if (video, shot) != expected:
-                self.right = False
-                said = f"shot {expected[1]} of {expected[0]!r}"
-                problem = f"row {self.row} is shot {shot} of {video!r}, but videos.parquet says {said}"
-                checked.damage.append(Damage(video or "", shot, None, problem))
-                return
-            self.found += frames
-            self.shot += 1
-            if self.shot == self.shots[self.video]:
-                self._end_video(checked)
-        self.row += 1
-
-    def _end_video(self, checked: Checked) -> None:
-        name, expected = self.names[self.video], self.frames[self.video]
-        if self.found != expected:
-            problem = f"has {self.found:,} frames, but videos.parquet says {expected:,}"
-            checked.damage.append(Damage(name, None, None, problem))
-        self.video, self.shot, self.found = self.video + 1, 0, 0
-
-    def finish(self, checked: Checked) -> None:
-        """There are no more rows."""
-        if self.right and self.video < len(self.names):
-            problem = f"ends after {self.row:,} rows, but videos.parquet says that more follow"
-            checked.damage.append(Damage(self.names[self.video], None, None, problem))
-
-    def wrong_times(self, video: str, times: Sequence[float | None] | None, frames: int) -> str:
-        """What is wrong with the times of the next shot."""
-        if frames == 0:
-            return "has no frames"
-        values = np.array(times or [], np.float64)  # None becomes NaN
-        if len(values) != frames:
-            return f"has {frames:,} frames and {len(values):,} times"
-        before = self.last[1] if self.last[0] == video else -np.inf
-        if not np.isfinite(values).all():
-            return "its times are not finite"
-        self.last = (video, float(values[-1]))
-        return "" if (np.diff(values, prepend=before) > 0).all() else "its times do not increase"
-
-
-class _List:
-    """The list of all damage, which appears when it is complete."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-
-    def add(self, checked: Checked) -> None:
-        with storage(self.path):
-            for one in checked.damage:
-                where = (one.video, "" if one.shot is None else one.shot, "" if one.frame is None else one.frame)
-                self.writer.writerow((*where, f"{checked.shard:05d}.arrow", one.problem))
-
-    def __enter__(self) -> _List:
-        with storage(self.path):
-            self.file = open(self.temporary, "w", newline="", encoding="utf-8", errors="replace")
-            self.writer = csv.writer(self.file)
-            self.writer.writerow(("video", "shot", "frame", "shard", "problem"))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            with storage(self.path), self.file:
-                if kind is None:
-                    self.file.flush()
-                    fsync(self.temporary)
-                    os.replace(self.temporary, self.path)
-        finally:
-            with suppress(OSError):
-                self.temporary.unlink(missing_ok=True)
-
-
-def _show(
-    shown: dict[tuple[int, str], tuple[int, Damage]], totals: Counter[str], damaged: Path, console: Console
-) -> None:
-    """What was found, in brief."""
-    read = f"read: {totals['frames']:,} frames, videos: {totals['videos']:,}, shards: {totals['shards']:,}"
-    console.print(read if shown else f"{read}; nothing is damaged", soft_wrap=True)
-    if totals["decoded"]:
-        console.print(
-            f"{totals['decoded']:,} of them are from an older vivi and have no checksum: that they can be decoded is "
-            "all that can be told of them",
-            soft_wrap=True,
-        )
-    if not shown:
+def _show(shards: Sequence[Checked], whole: Path, console: Console) -> None:
+    """What was found, in brief: of each damaged video how much, and the first of it."""
+    damage = [one for shard in shards for one in shard.damage]
+    counts = Counter((one.shard, one.video) for one in damage)
+    frames, decoded = (sum(getattr(shard, name) for shard in shards) for name in ("frames", "decoded"))
+    read = f"read: {frames:,} frames, videos: {sum(shard.videos for shard in shards):,}, shards: {len(shards):,}"
+    console.print(read if damage else f"{read}; nothing is damaged", soft_wrap=True)
+    if decoded:
+        old = f"{decoded:,} of them are from an older vivi and have no checksum: that they can be decoded is all that"
+        console.print(f"{old} can be told of them", soft_wrap=True)
+    if not damage:
         return
-    table = Table(title=f"{totals['damaged']:,} times damaged, in {len(shown):,} videos", title_justify="left")
+    first = {(one.shard, one.video): one for one in reversed(damage)}
+    table = Table(title=f"{len(damage):,} times damaged, in {len(counts):,} videos", title_justify="left")
     for column in ("video", "damaged", "first: shot", "frame", "shard", "what is wrong"):
         table.add_column(column, overflow="fold", justify="left" if column in ("video", "what is wrong") else "right")
-    for (shard, video), (count, first) in list(shown.items())[:_SHOWN]:
-        place = ["" if value is None else str(value) for value in (first.shot, first.frame)]
-        table.add_row(video or "(all)", f"{count:,}", *place, f"{shard:05d}", first.problem)
+    for place, count in [*counts.items()][:_SHOWN]:
+        video, *numbers, shard, problem = ("" if value is None else str(value) for value in first[place])
+        table.add_row(video or "(all)", f"{count:,}", *numbers, shard.removesuffix(".arrow"), problem)
     console.print(table)
-    more = f"; {len(shown) - _SHOWN:,} more videos" if len(shown) > _SHOWN else ""
-    console.print(f"all of it{more}: {damaged}", soft_wrap=True)
+    more = f"; {len(counts) - _SHOWN:,} more videos" if len(counts) > _SHOWN else ""
+    console.print(f"all of it{more}: {whole}", soft_wrap=True)

@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vivi.report.table import number, signed
+from vivi.evaluate.metadata import counted
+from vivi.report.table import extent, number, signed
 from vivi.runtime.errors import UserError
-from vivi.runtime.storage import StorageError, write_atomically
+from vivi.runtime.storage import StorageError, leads_out, write_atomically
 
 _HERE = Path(__file__).parent
 
 
 def write_html(index: Path, template: str, **data: Any) -> None:
-    """Replaces a page in one step."""
+    """Replaces a page in one step; then removes the files that only the one before referred to."""
     page = templates().get_template(template).render(**data)
+    before = index.read_text(encoding="utf-8", errors="replace") if index.exists() else ""
     write_atomically(index, page.encode("utf-8", "replace"))
+    for name in _files(before) - _files(page):
+        (index.parent / name).unlink(missing_ok=True)
+
+
+def _files(page: str) -> set[str]:
+    """What a page shows and links to, in the folders that are made for it."""
+    folders = "tables|figures|pictures|frames|runs|neighbours"
+    names = re.findall(rf'(?:href|src|srcset)="((?:{folders})/[^"]+)"', page)
+    return {name for name in map(unquote, map(unescape, names)) if not leads_out(name)}
 
 
 @cache
 def templates() -> Environment:
     """Everything that a template prints is escaped: names come from files of others."""
-    environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters = (number, signed, plural, listed, clock, in_words, in_bytes, compact)
-    environment.filters |= {function.__name__: function for function in filters} | {"quoted": quote}
-    environment.globals["static"] = _static
+    loader = FileSystemLoader(_HERE / "templates")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    functions = (number, signed, extent, clock, in_words, in_bytes, compact)
+    environment.filters |= {function.__name__: function for function in functions}
+    environment.filters |= {"plural": counted, "quoted": quote}
+    environment.globals["static"] = lambda name: Markup((_HERE / "static" / name).read_text(encoding="utf-8"))
     return environment
-
-
-def _static(name: str) -> Markup:
-    return Markup((_HERE / "static" / name).read_text(encoding="utf-8"))
 
 
 def check_free(out: Path, command: str) -> Path:
@@ -70,15 +76,6 @@ def unwritable_named(out: Path) -> Iterator[None]:
 # --- words and numbers ---
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """a, b and c"""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def compact(count: int) -> str:
     """1500 as 1.5k: axis labels have little room."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
@@ -97,13 +94,11 @@ def in_bytes(size: float) -> str:
 
 def clock(seconds: float, digits: int = 0) -> str:
     """A time in the video: 1:04, 0:14.2, 1:02:03."""
-    seconds = round(seconds, digits)
-    sign, seconds = ("−", -seconds) if seconds < 0 else ("", seconds)
-    minutes, rest = divmod(seconds, 60)
+    rounded = round(seconds, digits)
+    minutes, rest = divmod(abs(rounded), 60)
     hours, minutes = divmod(int(minutes), 60)
-    width = digits + 3 if digits else 2
-    tail = f"{rest:0{width}.{digits}f}"
-    return sign + (f"{hours}:{minutes:02d}:{tail}" if hours else f"{minutes}:{tail}")
+    tail = f"{rest:0{digits + 3 if digits else 2}.{digits}f}"
+    return "−" * (rounded < 0) + (f"{hours}:{minutes:02d}:{tail}" if hours else f"{minutes}:{tail}")
 
 
 def in_words(seconds: float) -> str:
