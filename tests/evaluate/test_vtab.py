@@ -155,7 +155,9 @@ def damage(folder: Path, how: str) -> str:
         return "val200.txt cannot be read (No such file or directory)"
     if how == "label out of range":
         lists.write_text(lists.read_text() + "images/test/000000.png 10\n")
-        return "test.txt line 13 has label 10; the task has 10 classes: write 0 to 9"
+        return (
+            "test.txt line 13 is 'images/test/000000.png 10'; it must be the path of an image below the list's folder"
+        )
     if how == "no label":
         lists.write_text("images/test/000000.png\n")
         return "test.txt line 1 is 'images/test/000000.png'; it must be the path of an image and a label"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as vision
 
+from vivi.evaluate.tasks.examples import Image
 from vivi.model.features import encode
 from vivi.runtime.errors import UserError
 from vivi.runtime.image_files import as_rgb, open_image
@@ -22,7 +23,7 @@ from vivi.runtime.read_ahead import map_ahead
 
 def embed(
     encoder: nn.Module,
-    images: Iterable[Tensor | Path],
+    images: Iterable[Image],
     size: int,
     mean: Sequence[float],
     std: Sequence[float],
@@ -49,8 +50,9 @@ def read_image(path: Path) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def square(image: Tensor | Path, size: int, antialias: bool = True) -> Tensor:
+def square(image: Image, size: int, antialias: bool = True) -> Tensor:
     """The whole image resized to uint8 (3, size, size); its sides may change their ratio."""
-    pixels = read_image(image) if isinstance(image, Path) else image
-    resized: Tensor = vision.resize(pixels, [size, size], antialias=antialias)
+    if not isinstance(image, Tensor):
+        image = read_image(image) if isinstance(image, Path) else image.read()
+    resized: Tensor = vision.resize(image, [size, size], antialias=antialias)
     return resized.contiguous()

@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,15 +38,6 @@ Protocol = Literal["v1", "v2", "full"]
 def plain(name: str) -> str:
     """A name as a part of a file's name."""
     return re.sub(r"[^\w.()=+%-]+", "_", name) or "_"
-
-
-def checked_names(names: Iterable[str]) -> None:
-    """Raises for two names that would share files."""
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(plain(name).lower(), name)
-        if other != name:
-            raise UserError(f"'{name}' and '{other}' would have the same file names; rename one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

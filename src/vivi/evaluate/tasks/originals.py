@@ -10,21 +10,22 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 from torchvision import datasets
 
-from vivi.evaluate.tasks.definitions import definition
-from vivi.evaluate.tasks.examples import Examples, Original, damaged, unreadable
+from vivi.evaluate.results import Protocol
+from vivi.evaluate.tasks.definitions import Definition, definition
+from vivi.evaluate.tasks.examples import Examples, Original, Task, damaged, unreadable, vtab_task
 from vivi.runtime.errors import UserError, first_line
 
-_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".webp")
+# Of the draws of 1000, 800 and 200 images, which are the same for everyone.
+DRAW = 2020
 _SPLIT_SEED = 1910
+_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".webp")
 _CIFAR_RECORD = np.dtype([("coarse", "u1"), ("fine", "u1"), ("pixels", "u1", (3, 32, 32))])
 # Cannot be decoded rightly, so that VTAB leaves it out.
 _BAD_IMAGE_OF_SUN397 = "c/church/outdoor/sun_bhenjvsvrtumjuri.jpg"
@@ -57,21 +58,31 @@ def read_original(name: str, data: Path) -> Original:
     try:
         return SOURCES[name].read(place)
     except OSError as error:
-        raise unreadable(error, place) from None
+        raise unreadable(error) from None
+
+
+def original_task(known: Definition, original: Original, protocol: Protocol) -> Task:
+    """The task of an original data set; the draws are fixed, but not those of VTAB."""
+    train, val, test = original
+    if protocol == "v1":
+        sweep, validation, final = train.draw(1000, DRAW), val, train.and_then(val).draw(1000, DRAW + 1)
+    else:
+        sweep, validation = (train.draw(800, DRAW), val.draw(200, DRAW)) if protocol == "v2" else (train, val)
+        final = sweep.and_then(validation)
+    return vtab_task(known, "own split", sweep, validation, final, test)
 
 
 def sizes(count: int, shares: Sequence[int]) -> list[int]:
     """How many of `count` go to each share: shares (9, 1) of 50000 are 45000 and 5000."""
-    ends = [count * sum(shares[: index + 1]) // sum(shares) for index in range(len(shares))]
-    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    ends = [count * part // sum(shares) for part in accumulate(shares)]
+    return [end - start for start, end in pairwise([0, *ends])]
 
 
 def deal(examples: Examples, shares: Sequence[int]) -> list[Examples]:
     """All examples in random parts of these shares: always the same for the same number of examples."""
     # numpy promises never to change what RandomState draws, so that a split outlives the numpy it was made with.
-    shuffled = np.random.RandomState(_SPLIT_SEED).permutation(len(examples))
-    parts = np.split(shuffled, np.cumsum(sizes(len(examples), shares))[:-1])
-    return [examples.take(np.sort(part).tolist()) for part in parts]
+    shuffled = torch.from_numpy(np.random.RandomState(_SPLIT_SEED).permutation(len(examples)))
+    return [examples.take(part.sort().values) for part in shuffled.split(sizes(len(examples), shares))]
 
 
 # --- a folder of images for each class
@@ -83,9 +94,7 @@ def read_classes(folder: Path) -> Examples:
     classes: dict[str, list[Path]] = {}
     for place, below, names in os.walk(folder):
         below[:] = [name for name in below if not name.startswith((".", "__MACOSX"))]
-        images = [
-            Path(place, name) for name in sorted(names) if name.lower().endswith(_EXTENSIONS) and name[0] != "."
-        ]
+        images = [Path(place, n) for n in sorted(names) if n.lower().endswith(_EXTENSIONS) and n[0] != "."]
         if images and Path(place) != folder:
             classes[Path(place).relative_to(folder).as_posix()] = images
     if not classes:
@@ -93,7 +102,7 @@ def read_classes(folder: Path) -> Examples:
     ordered = sorted(classes, key=lambda name: (name.lower(), name))
     pairs = [(path, label) for label, name in enumerate(ordered) for path in classes[name]]
     pairs = [(path, label) for path, label in pairs if path != folder / _BAD_IMAGE_OF_SUN397]
-    return Examples(tuple(path for path, _ in pairs), torch.tensor([label for _, label in pairs]))
+    return Examples([path for path, _ in pairs], torch.tensor([label for _, label in pairs]))
 
 
 def read_dealt_classes(folder: Path, shares: tuple[int, int, int]) -> Original:
@@ -103,79 +112,63 @@ def read_dealt_classes(folder: Path, shares: tuple[int, int, int]) -> Original:
 def read_caltech101(folder: Path) -> Original:
     """30 images of each class, or a third of one with no more, for train and val together; the others for test."""
     everything = read_classes(folder)
-    learn: list[int] = []
+    learn = torch.zeros(len(everything), dtype=torch.bool)
     for label in everything.labels.unique():
-        images = torch.nonzero(everything.labels == label).flatten().numpy()
+        images = (everything.labels == label).nonzero().flatten()
         drawn = 30 if len(images) > 30 else (len(images) + 2) // 3
-        learn += np.random.RandomState(_SPLIT_SEED).permutation(images)[:drawn].tolist()
-    rest = sorted(set(range(len(everything))) - set(learn))
-    train, val = deal(everything.take(sorted(learn)), (9, 1))
-    return Original(train, val, everything.take(rest))
+        learn[images[np.random.RandomState(_SPLIT_SEED).permutation(len(images))[:drawn]]] = True
+    train, val = deal(everything.take(learn.nonzero().flatten()), (9, 1))
+    return Original(train, val, everything.take((~learn).nonzero().flatten()))
 
 
 # --- torchvision's data sets: their files and labels, without reading images
 
 
-def _torchvision(name: str, root: Path, split: str) -> Any:
-    try:
-        return getattr(datasets, name)(root, split=split, download=False)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except Exception as error:  # torchvision's own, scipy's, those of unexpected lines: whatever the damage leads to
-        raise damaged(root, f"torchvision.datasets.{name}, {split}: {first_line(error)}") from None
-
-
-def _files(folder: Path, files: Sequence[Path], labels: Sequence[int]) -> Examples:
-    """Image files that lists name; raises for the first that is missing or leads out of the folder."""
-    for file in files:
-        if ".." in file.parts:
-            raise damaged(folder, f"it lists {file}, which leads out of it")
-        if not file.is_file():
-            raise UserError(f"image {file} is listed but missing; unpack the data set's archive again")
-    if not files:
-        raise damaged(folder, "it lists no images")
-    return Examples(tuple(files), torch.tensor(labels, dtype=torch.int64))
+def _torchvision(name: str, folder: Path, root: Path, splits: Sequence[str]) -> list[Examples]:
+    """The splits of a data set in its folder, which torchvision finds under `root`."""
+    parts = []
+    for split in splits:
+        try:
+            found = getattr(datasets, name)(root, split=split, download=False)
+        except (FileNotFoundError, PermissionError):
+            raise
+        except Exception as error:  # torchvision's own, scipy's, those of odd lines: whatever the damage leads to
+            raise damaged(folder, f"torchvision.datasets.{name}, {split}: {first_line(error)}") from None
+        if name == "SVHN":
+            parts.append(Examples([*torch.from_numpy(found.data)], torch.from_numpy(found.labels)))
+            continue
+        files: list[Path] = found._images if name == "OxfordIIITPet" else found._image_files
+        for file in files:
+            if ".." in file.parts:
+                raise damaged(folder, f"it lists {file}, which leads out of it")
+            if not file.is_file():
+                raise UserError(f"image {file} is listed but missing; unpack the data set's archive again")
+        if not files:
+            raise damaged(folder, "it lists no images")
+        parts.append(Examples(files, torch.tensor(found._labels, dtype=torch.int64)))
+    return parts
 
 
 def read_dtd(folder: Path) -> Original:
     """The first of its ten official partitions."""
-    parts = [_torchvision("DTD", folder.parents[1], split) for split in ("train", "val", "test")]
-    return Original(*(_files(folder, part._image_files, part._labels) for part in parts))
+    return Original(*_torchvision("DTD", folder, folder.parents[1], ("train", "val", "test")))
 
 
 def read_flowers102(folder: Path) -> Original:
-    parts = [_torchvision("Flowers102", folder.parent, split) for split in ("train", "val", "test")]
-    return Original(*(_files(folder, part._image_files, part._labels) for part in parts))
+    return Original(*_torchvision("Flowers102", folder, folder.parent, ("train", "val", "test")))
 
 
 def read_pets(folder: Path) -> Original:
-    parts = [_torchvision("OxfordIIITPet", folder.parent, split) for split in ("trainval", "test")]
-    learn, test = (_files(folder, part._images, part._labels) for part in parts)
-    train, val = deal(learn, (4, 1))
-    return Original(train, val, test)
+    learn, test = _torchvision("OxfordIIITPet", folder, folder.parent, ("trainval", "test"))
+    return Original(*[*deal(learn, (4, 1)), test])
 
 
 def read_svhn(folder: Path) -> Original:
-    parts = [_torchvision("SVHN", folder, split) for split in ("train", "test")]
-    learn, test = (Examples(Pixels(part.data), torch.from_numpy(part.labels)) for part in parts)
-    train, val = deal(learn, (9, 1))
-    return Original(train, val, test)
+    learn, test = _torchvision("SVHN", folder, folder, ("train", "test"))
+    return Original(*[*deal(learn, (9, 1)), test])
 
 
 # --- arrays
-
-
-@dataclass(frozen=True, eq=False)
-class Pixels(Sequence[Tensor]):
-    """Images out of an array uint8 (images, 3, height, width), in memory or mapped, each copied when asked for."""
-
-    array: NDArray[Any]
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __getitem__(self, index: int) -> Tensor:  # type: ignore[override]
-        return torch.from_numpy(np.array(self.array[index]))
 
 
 def read_cifar100(folder: Path) -> Original:
@@ -185,10 +178,10 @@ def read_cifar100(folder: Path) -> Original:
         size = path.stat().st_size
         if size == 0 or size % _CIFAR_RECORD.itemsize:
             raise damaged(path, f"its {size} bytes are no whole number of {_CIFAR_RECORD.itemsize}-byte images")
-        records = np.memmap(path, dtype=_CIFAR_RECORD, mode="r")
-        parts.append(Examples(Pixels(records["pixels"]), torch.from_numpy(records["fine"].astype(np.int64))))
-    train, val = deal(parts[0], (9, 1))
-    return Original(train, val, parts[1])
+        records = np.memmap(path, dtype=_CIFAR_RECORD, mode="c")
+        labels = torch.from_numpy(records["fine"].astype(np.int64))
+        parts.append(Examples([*torch.from_numpy(records["pixels"])], labels))
+    return Original(*[*deal(parts[0], (9, 1)), parts[1]])
 
 
 # One class's folder tells the data set from another's when both have one folder for each class.
