@@ -21,11 +21,11 @@ from small_tasks import write_task
 
 from vivi.evaluate.finetune import Tuning
 from vivi.evaluate.results import Setting, Trial, read_results
-from vivi.evaluate.runs import Job, Runs
+from vivi.evaluate.runs import Job, Work
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.evaluate.subject import open_session
 from vivi.evaluate.vtab import best_by_mean, best_trial
-from vivi.evaluate.workers import Processes, Work
+from vivi.evaluate.workers import Workers
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
 
@@ -160,7 +160,7 @@ def damage(folder: Path, how: str) -> str:
         )
     if how == "no label":
         lists.write_text("images/test/000000.png\n")
-        return "test.txt line 1 is 'images/test/000000.png'; it must be the path of an image and a label"
+        return "test.txt line 1 is 'images/test/000000.png'; it must be the path of an image"
     if how == "empty task":
         for path in folder.glob("*.txt"):
             path.write_text("")
@@ -271,17 +271,18 @@ def test_the_best_setting_is_that_of_a_search_by_hand() -> None:
 
 def test_a_process_that_is_killed_between_two_runs_is_said_in_one_line(data: Path, tmp_path: Path) -> None:
     subject = Subject(encoder="untrained:test_resnet", data=data, out=tmp_path, size=32, tasks=("mine",))
-    sweep, machine = Sweep(batch=8), FinetuneExecution(device="cpu")
-    with open_session(subject, "v2", Console(quiet=True)) as session:
-        runs = Runs(tmp_path / "runs", session.model.checksum, 32, sweep.antialias, session.checksums)
-    runs.folder.mkdir()
-    jobs = [Job("mine", "sweep", Tuning(Setting(0.1, steps), 0, 8)) for steps in (1, 2)]
-    workers = Processes(Work(subject, sweep, machine, runs), [torch.device("cpu")], StopRequest())
-    with closing(workers):
-        done = workers.carry_out(jobs, lambda job, step: None)
-        assert next(done)[0] == jobs[0]
-        (process,) = multiprocessing.active_children()
-        process.kill()
-        process.join()
-        with pytest.raises(UserError, match=r"^the process that fine-tunes on mine ended with exit code -9, .*\Z"):
-            next(done)
+    jobs = [Job("mine", "sweep", Tuning(Setting(0.1, steps), 0, 8)) for steps in (1, 2, 3)]
+    places = [torch.device("cpu")] * 2
+    with (
+        pytest.raises(UserError, match=r"^the process that fine-tunes on mine ended with exit code -9, .*\Z"),
+        open_session(subject, "v2", Console(quiet=True)) as session,
+    ):
+        work = Work(subject, Sweep(batch=8), FinetuneExecution(), session.model.checksum, 32, session.checksums)
+        work.folder.mkdir(parents=True)
+        with closing(Workers(work, session.model, session.tasks, places, StopRequest())) as workers:
+            done = workers.carry_out(jobs, lambda job, step: None)
+            assert next(done)[0] in jobs
+            for process in multiprocessing.active_children():
+                process.kill()
+                process.join()
+            list(done)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from vivi.evaluate.encoders import Model
 from vivi.evaluate.runs import Job
 from vivi.evaluate.settings import Sweep
 from vivi.evaluate.tasks.examples import Task
@@ -47,27 +46,21 @@ def _makespan(jobs: Sequence[float], devices: int) -> float:
 class Speed:
     """Watches the first steps of the first run, and says once how long all of it will take."""
 
-    def __init__(self, model: Model, tasks: Sequence[Task], sweep: Sweep, console: Console) -> None:
-        self.model, self.tasks, self.sweep, self.console = model, tasks, sweep, console
-        self.sizes = {task.name: task for task in tasks}
-        self.first: tuple[Job, int, float] | None = None
+    def __init__(self, tasks: Sequence[Task], sweep: Sweep, rates: tuple[float, ...], console: Console) -> None:
+        self.tasks, self.sweep, self.rates, self.console = {task.name: task for task in tasks}, sweep, rates, console
+        self.began: dict[Job, tuple[int, float]] = {}  # at which step, and when
         self.said = False
 
     def step(self, job: Job, step: int) -> None:
         if self.said or step < FIRST:
             return
-        if self.first is None or self.first[0] != job:
-            self.first = (job, step, time.monotonic())
-            return
-        _, before, at = self.first
+        before, at = self.began.setdefault(job, (step, time.monotonic()))
         if step - before < ENOUGH - FIRST:
             return
         self.said = True
-        images = min(job.tuning.batch, len(self.sizes[job.task].parts()[job.phase]))
+        images = min(job.tuning.batch, len(self.tasks[job.task].parts()[job.phase]))
         rate = (step - before) * images / (time.monotonic() - at)
-        times = [sweep_seconds(self.tasks, self.sweep, self.model.learning_rates, rate, count) for count in (1, 8)]
-        self.console.print(
-            f"{rate:,.0f} images/s: about {duration(times[0])} for all of it on one such device, "
-            f"{duration(times[1])} on eight",
-            soft_wrap=True,
-        )
+        tasks = [*self.tasks.values()]
+        one, eight = (duration(sweep_seconds(tasks, self.sweep, self.rates, rate, count)) for count in (1, 8))
+        said = f"{rate:,.0f} images/s: about {one} for all of it on one such device, {eight} on eight"
+        self.console.print(said, soft_wrap=True)

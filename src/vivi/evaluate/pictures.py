@@ -17,9 +17,8 @@ from vivi.runtime.read_ahead import map_ahead
 
 # The share of the device's memory that the images of a split may take. The rest is for the network.
 SHARE = 0.2
-# Batches that are being read while another one is computed.
-AHEAD = 3
 _CHUNK = 256
+_AHEAD = 3 * _CHUNK
 
 
 class Pictures:
@@ -37,8 +36,11 @@ class Pictures:
         self.examples, self.size, self.antialias, self.device = examples, size, antialias, device
         self.threads = threads or available_cores()
         self.labels = examples.labels.to(device)
-        most = _memory(device) * SHARE if most_bytes is None else most_bytes
-        self.resident = self._read_all() if len(examples) * size * size * 3 <= most else None
+        self.resident: Tensor | None = None
+        if len(self) * size * size * 3 <= (_memory(device) * SHARE if most_bytes is None else most_bytes):
+            self.resident = torch.empty(len(self), size, size, 3, dtype=torch.uint8, device=device)
+            for indices, images in self._read(torch.arange(len(self)).split(_CHUNK)):
+                self.resident[indices[0] : indices[-1] + 1] = images.to(device)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -50,26 +52,21 @@ class Pictures:
                 here = indices.to(self.device, non_blocking=True)
                 yield self.resident[here], self.labels[here]
             return
-        for indices, images in self._read_ahead(order):
+        for indices, images in self._read(order):
             pixels = images.pin_memory() if self.device.type == "cuda" else images
             yield pixels.to(self.device, non_blocking=True), self.labels[indices.to(self.device)]
 
-    def _read_all(self) -> Tensor:
-        everything = torch.empty(len(self), self.size, self.size, 3, dtype=torch.uint8, device=self.device)
-        for indices, images in self._read_ahead(torch.arange(len(self)).split(_CHUNK)):
-            everything[indices[0] : indices[-1] + 1] = images.to(self.device)
-        return everything
+    def _read(self, order: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Indices and their images, in threads: reading and resizing leaves Python to itself."""
 
-    def _read_ahead(self, order: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Threads: reading and resizing images leaves Python to itself."""
+        def read(index: int) -> Tensor:
+            return square(self.examples.images[index], self.size, self.antialias).permute(1, 2, 0)
+
         order, again = tee(order)
         indices = (index for batch in again for index in batch.tolist())
-        with closing(map_ahead(self._read, indices, self.threads, AHEAD * _CHUNK)) as images:
+        with closing(map_ahead(read, indices, self.threads, _AHEAD)) as images:
             for batch in order:
                 yield batch, torch.stack(list(islice(images, len(batch))))
-
-    def _read(self, index: int) -> Tensor:
-        return square(self.examples.images[index], self.size, self.antialias).permute(1, 2, 0)
 
 
 def _memory(device: torch.device) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vivi.evaluate.features import embed
-from vivi.evaluate.results import Protocol, Result, Score, write_result
+from vivi.evaluate.results import Protocol, Result, Score
 from vivi.evaluate.settings import Neighbours, Subject
 from vivi.evaluate.subject import open_session
 from vivi.evaluate.tasks.examples import Examples, Task
@@ -103,17 +103,11 @@ def by_regression(task: Task, embedded: Embed) -> tuple[float, dict[str, Any]]:
     trials = linear_probe(sweep, task.sweep.labels, [validation], task.classes)
     scores = [accuracy(logits[0], task.validation.labels) for logits in trials]
     strength = STRENGTHS[max(range(len(scores)), key=scores.__getitem__)]
-    whole = torch.cat([sweep, validation]) if _is_both(task) else embedded(task.final)
+    both = [*task.sweep.images, *task.validation.images]
+    known = isinstance(both[0], Path) and both == [*task.final.images]  # as in most lists
+    whole = torch.cat([sweep, validation]) if known else embedded(task.final)
     final = linear_probe(whole, task.final.labels, [embedded(task.test)], task.classes, [strength])
     return accuracy(final[0][0], task.test.labels), {"strength": strength, "validation": max(scores)}
-
-
-def _is_both(task: Task) -> bool:
-    """Whether the final images are those of sweep and validation, as in most lists: their features are known."""
-    both = [*task.sweep.images, *task.validation.images]
-    return len(both) == len(task.final) and all(
-        isinstance(one, Path) and one == other for one, other in zip(task.final.images, both, strict=True)
-    )
 
 
 def evaluate_frozen(
@@ -128,7 +122,6 @@ def evaluate_frozen(
     how = neighbours or Neighbours()
     how.check()
     place = choose_device(device)
-    results: list[Result] = []
     with open_session(subject, protocol, console) as session:
         model, tasks = session.model, session.usable()
         model.backbone.to(place)
@@ -149,17 +142,6 @@ def evaluate_frozen(
                     continue
                 settings["size"] = model.size
                 seconds = round(time.monotonic() - began, 2)
-                results.append(
-                    Result(
-                        **session.about(task),
-                        benchmark=probe,
-                        protocol=protocol,
-                        score=Score((solved,)),
-                        settings=settings,
-                        seconds=seconds,
-                    )
-                )
-                write_result(subject.out, results[-1])
+                session.write(task, benchmark=probe, score=Score((solved,)), settings=settings, seconds=seconds)
                 progress.show(done, f"{task.title} {100 * solved:.1f} %")
-        session.finish(results)
-    return results
+    return session.results

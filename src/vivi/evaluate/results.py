@@ -13,7 +13,7 @@ import statistics
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -212,7 +212,6 @@ class DetectionResult(Measured):
 # --- files ---
 
 AnyResult = Result | RobustResult | DetectionResult
-T = TypeVar("T")
 
 
 def versions() -> dict[str, str]:
@@ -263,11 +262,14 @@ def read_result(path: Path) -> AnyResult:
     """The result in a file, of whichever kind."""
     try:
         content = json.loads(read_file(path))
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']}, this version reads {FORMAT}")
+        if (version := content.pop("format")) != FORMAT:
+            raise ValueError(f"its format is {version}, this version reads {FORMAT}")
         kinds: dict[str, type[AnyResult]] = {"vid-robust": RobustResult, "detection": DetectionResult}
         kind = kinds.get(content["benchmark"], Result)
-        return checked(kind, {name: value for name, value in content.items() if name != "format"})
+        # Of dataclasses, msgspec would leave out fields that they do not have.
+        for name in content.keys() - {part.name for part in fields(kind)}:
+            raise ValueError(f"unknown field `{name[:40]}`")
+        return msgspec.convert(content, kind)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -275,25 +277,6 @@ def read_result(path: Path) -> AnyResult:
         raise UserError(f"{path} is no result of vivi evaluate ({reason})") from None
 
 
-def checked(kind: type[T], content: Any) -> T:
-    """A dataclass of JSON's values; a ValueError names the field that is wrong, missing or unknown."""
-    result = msgspec.convert(content, kind)
-    _refuse_unknown(content, asdict(result), "$")  # type: ignore[call-overload]
-    return result
-
-
-def _refuse_unknown(given: Any, known: Any, place: str) -> None:
-    """Of dataclasses, msgspec would leave out fields that they do not have."""
-    if isinstance(given, dict):
-        for name, value in given.items():
-            if name not in known:
-                raise ValueError(f"unknown field `{place}.{name[:40]}`")
-            _refuse_unknown(value, known[name], f"{place}.{name}")
-    elif isinstance(given, list):
-        for number, (value, other) in enumerate(zip(given, known, strict=True)):
-            _refuse_unknown(value, other, f"{place}[{number}]")
-
-
 def read_run(content: dict[str, Any]) -> DetectorRun:
     """One seed of a detector; what else is in its file is left aside."""
-    return msgspec.convert({part.name: content[part.name] for part in fields(DetectorRun)}, DetectorRun)
+    return msgspec.convert(content, DetectorRun)

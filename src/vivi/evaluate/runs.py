@@ -1,4 +1,4 @@
-"""Finished fine-tuning runs, which are never repeated.
+"""Fine-tuning runs: what they depend on, and the finished ones, which are never repeated.
 
     results/runs/<encoder>/<key>.json     what a run was and its accuracy
     results/runs/<encoder>/<key>/         the checkpoint of one that was interrupted
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vivi.evaluate.finetune import Tuning
+from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.runtime.storage import read_file, write_atomically
 
 
@@ -36,30 +37,37 @@ class Run:
     seconds: float
 
 
-class Runs:
-    """The runs in a folder, of one encoder."""
+@dataclass(frozen=True)
+class Work:
+    """What all runs of one encoder have in common: enough for a process to find it and the images by itself."""
 
-    def __init__(self, folder: Path, encoder: str, size: int, antialias: bool, data: dict[str, str]) -> None:
-        """`encoder` and `data`, of each task, are checksums."""
-        self.folder, self.data = folder, data
-        self.common = {"encoder": encoder, "size": size, "antialias": antialias}
+    subject: Subject
+    sweep: Sweep
+    machine: FinetuneExecution
+    encoder: str  # its checksum
+    size: int
+    data: dict[str, str]  # the checksum of each task's data
+
+    @property
+    def folder(self) -> Path:
+        return self.subject.out / "runs" / self.encoder[:16]
 
     def about(self, job: Job) -> dict[str, Any]:
-        return {**self.common, "data": self.data[job.task], "phase": job.phase, **asdict(job.tuning)}
+        """All that the accuracy of a run depends on."""
+        common = {"encoder": self.encoder, "size": self.size, "antialias": self.sweep.antialias}
+        return {**common, "data": self.data[job.task], "phase": job.phase, **asdict(job.tuning)}
 
-    def key(self, job: Job) -> str:
-        return hashlib.sha256(json.dumps(self.about(job), sort_keys=True).encode()).hexdigest()[:32]
+    def checkpoints(self, job: Job) -> Path:
+        return self.folder / hashlib.sha256(json.dumps(self.about(job), sort_keys=True).encode()).hexdigest()[:32]
 
     def find(self, job: Job) -> Run | None:
         try:
-            content = json.loads(read_file(self.folder / f"{self.key(job)}.json"))
+            content = json.loads(read_file(self.checkpoints(job).with_suffix(".json")))
             return Run(float(content["accuracy"]), float(content["seconds"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None  # none, or damaged by other hands: it is done again
 
-    def checkpoints(self, job: Job) -> Path:
-        return self.folder / self.key(job)
-
     def write(self, job: Job, run: Run) -> None:
         content = {"task": job.task, **self.about(job), **asdict(run)}
-        write_atomically(self.folder / f"{self.key(job)}.json", json.dumps(content, indent=1).encode() + b"\n")
+        path = self.checkpoints(job).with_suffix(".json")
+        write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")

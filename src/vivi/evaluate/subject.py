@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from vivi.evaluate.encoders import Model, load_model
-from vivi.evaluate.results import Protocol, Result, plain, read_all, versions
+from vivi.evaluate.results import Protocol, Result, plain, read_all, versions, write_result
 from vivi.evaluate.settings import Subject
 from vivi.evaluate.tables import print_results
 from vivi.evaluate.tasks import GROUPS, Group
@@ -20,9 +20,83 @@ from vivi.evaluate.tasks.find import find_tasks
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import StorageError
 
+LONGEST_NAME = 100  # it is a part of file names
 
-def load(subject: Subject) -> Model:
-    return load_model(subject.encoder, subject.weights, subject.size, subject.name)
+
+@dataclass(frozen=True)
+class Session:
+    """An encoder, the tasks it is being evaluated on, and what came of them."""
+
+    model: Model
+    tasks: list[Task]
+    protocol: Protocol
+    out: Path
+    console: Console
+    checksums: dict[str, str] = field(default_factory=dict)  # of the tasks' data
+    failures: dict[str, str] = field(default_factory=dict)  # why a task has no result
+    results: list[Result] = field(default_factory=list)
+
+    def usable(self) -> list[Task]:
+        return [task for task in self.tasks if task.name not in self.failures]
+
+    def fail(self, task: str, error: UserError) -> None:
+        """One task's trouble is said once, and the others go on."""
+        if task not in self.failures:
+            self.failures[task] = str(error)
+            self.console.print(f"{task} is left out: {error}", style="yellow", soft_wrap=True)
+
+    def write(self, task: Task, **measured: Any) -> None:
+        """Writes the result on a task; `measured` are the fields that depend on the benchmark."""
+        result = Result(
+            encoder=self.model.name,
+            protocol=self.protocol,
+            task=task.name,
+            title=task.title,
+            group=task.group,
+            classes=task.classes,
+            split=task.split,
+            images={part: len(examples) for part, examples in task.parts().items()},
+            encoder_from=self.model.source,
+            encoder_checksum=self.model.checksum,
+            data_checksum=self.checksums[task.name],
+            versions=versions(),
+            **measured,
+        )
+        write_result(self.out, result)
+        self.results.append(result)
+
+    def finish(self) -> None:
+        """Shows the results; raises where there is none for some of the tasks."""
+        order = [task.name for task in self.tasks]
+        self.results.sort(key=lambda result: order.index(result.task))
+        if self.results:
+            print_results(self.results, self.console)
+        if self.failures:
+            count, names = len(self.failures), ", ".join(self.failures)
+            raise UserError(f"{count} of {count + len(self.results)} tasks have no result: {names}")
+
+
+@contextmanager
+def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iterator[Session]:
+    """Loads the encoder and finds the tasks; shows the results at the end."""
+    groups = read_groups(subject.groups)
+    model = load_model(subject.encoder, subject.weights, subject.size, subject.name)
+    found = find_tasks(subject.data, protocol, subject.tasks, groups)
+    session = Session(model, found.tasks, protocol, subject.out, console)
+    for name, error in found.failures.items():
+        session.fail(name, error)
+    for task in found.tasks:
+        try:
+            session.checksums[task.name] = task.checksum()
+        except UserError as error:
+            session.fail(task.name, error)
+    check_name(model.name, model.checksum, subject.out)
+    try:
+        if session.usable():
+            yield session
+        session.finish()
+    except StorageError as error:
+        raise UserError(f"results cannot be written: {error}; the same command goes on") from None
 
 
 def read_groups(words: tuple[str, ...]) -> dict[str, Group]:
@@ -35,76 +109,6 @@ def read_groups(words: tuple[str, ...]) -> dict[str, Group]:
             raise UserError(f"--groups has '{word}'; write GROUP=TASK,TASK with one of {', '.join(GROUPS)}")
         groups.update({task: group for task in tasks.split(",") if task})
     return groups
-
-
-LONGEST_NAME = 100  # it is a part of file names
-
-
-@dataclass(frozen=True)
-class Session:
-    """An encoder and the tasks it is being evaluated on."""
-
-    model: Model
-    tasks: list[Task]
-    checksums: dict[str, str]  # of the tasks' data
-    failures: dict[str, str]  # why a task has no result
-    console: Console
-
-    def fail(self, task: str, error: UserError) -> None:
-        """One task's trouble is said once, and the others go on."""
-        if task not in self.failures:
-            self.failures[task] = str(error)
-            self.console.print(f"{task} is left out: {error}", style="yellow", soft_wrap=True)
-
-    def usable(self) -> list[Task]:
-        return [task for task in self.tasks if task.name not in self.failures]
-
-    def about(self, task: Task) -> dict[str, Any]:
-        """The fields of a Result that do not depend on the benchmark."""
-        return {
-            "encoder": self.model.name,
-            "task": task.name,
-            "title": task.title,
-            "group": task.group,
-            "classes": task.classes,
-            "split": task.split,
-            "images": {part: len(examples) for part, examples in task.parts().items()},
-            "encoder_from": self.model.source,
-            "encoder_checksum": self.model.checksum,
-            "data_checksum": self.checksums[task.name],
-            "versions": versions(),
-        }
-
-    def finish(self, results: Sequence[Result]) -> None:
-        """Shows the results; raises where there is none for some of the tasks."""
-        if results:
-            print_results(results, self.console)
-        if self.failures:
-            count, names = len(self.failures), ", ".join(self.failures)
-            raise UserError(f"{count} of {count + len(results)} tasks have no result: {names}")
-
-
-@contextmanager
-def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iterator[Session]:
-    """Loads the encoder and finds the tasks; a disk that refuses is said in one line."""
-    groups = read_groups(subject.groups)
-    model = load(subject)
-    found = find_tasks(subject.data, protocol, subject.tasks, groups)
-    session = Session(model, found.tasks, {}, {}, console)
-    for name, error in found.failures.items():
-        session.fail(name, error)
-    for task in found.tasks:
-        try:
-            session.checksums[task.name] = task.checksum()
-        except UserError as error:
-            session.fail(task.name, error)
-    check_name(model.name, model.checksum, subject.out)
-    if not session.usable():
-        session.finish([])
-    try:
-        yield session
-    except StorageError as error:
-        raise UserError(f"results cannot be written: {error}; the same command goes on") from None
 
 
 def check_name(name: str, checksum: str, out: Path) -> None:
