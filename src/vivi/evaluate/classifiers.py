@@ -11,9 +11,10 @@ import timm
 from torch import Tensor, nn
 
 from vivi import recipes
+from vivi.data.images import LabelledImages
 from vivi.evaluate.encoders import VTAB_SIZE, Model, load_model, load_weights, read_weights
 from vivi.model.architecture import architecture_of
-from vivi.model.files import Classifier, read_classifier
+from vivi.model.files import read_classifier
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import read_file
 
@@ -28,14 +29,6 @@ class ImageClassifier:
     classes: tuple[str, ...] | None  # names of the outputs; None: they are known by number, as timm's are
 
 
-@dataclass(frozen=True)
-class ExpectedClasses:
-    """How many classes a classifier must have, and which images say so."""
-
-    classes: int
-    by: Path
-
-
 def has_names(source: str) -> bool:
     """Whether the classes of this --encoder have names; raises where it has no classifier at all."""
     kind = source.partition(":")[0]
@@ -47,21 +40,14 @@ def has_names(source: str) -> bool:
 
 
 def open_classifier(
-    source: str, weights: Path | None = None, name: str = "", told: ExpectedClasses | None = None
+    source: str, weights: Path | None = None, name: str = "", images: LabelledImages | None = None
 ) -> ImageClassifier:
-    """The classifier that --encoder and --weights name. Where nobody has told how many classes a timm model has, its
-    weights do."""
+    """The classifier that --encoder and --weights name. A timm model must have as many classes as the images, where
+    there are any, or else as its weights."""
     if not has_names(source):
-        return _timm(source, weights, name, told)
+        return _timm(source, weights, name, images)
     model = load_model(source, weights, name=name)
-    run = Path(source)
-    classifier = _of_run(run if run.is_dir() else run.parent, model)
-    network = nn.Sequential(model.backbone, classifier.layer())
-    return ImageClassifier(model, network.eval(), len(classifier.classes), classifier.classes)
-
-
-def _of_run(run: Path, model: Model) -> Classifier:
-    """The classifier that was trained with the encoder of a run."""
+    run = Path(source) if Path(source).is_dir() else Path(source).parent
     classifier = read_classifier(run)
     features = classifier.weight.shape[1]
     if features != model.features:
@@ -75,32 +61,32 @@ def _of_run(run: Path, model: Model) -> Classifier:
             f"in {run} the encoder is of step {step}, the classifier of step {other}: "
             "if it is training, try again; if it was stopped, go on with it"
         )
-    return classifier
+    network = nn.Sequential(model.backbone, classifier.layer())
+    return ImageClassifier(model, network.eval(), len(classifier.classes), classifier.classes)
 
 
-def _timm(source: str, weights: Path | None, name: str, told: ExpectedClasses | None) -> ImageClassifier:
-    """A timm model with the classifier it has; its classes are numbers."""
+def _timm(source: str, weights: Path | None, name: str, images: LabelledImages | None) -> ImageClassifier:
     kind = source.partition(":")[2]
     architecture = architecture_of(recipes.Encoder(kind), VTAB_SIZE)  # says so where timm has no such model
     config = timm.models.get_pretrained_cfg(architecture.name)
-    size = int(config.input_size[-1]) if config else VTAB_SIZE
-    model = load_model(source, weights, size, name)
-    if weights is None:
-        network: nn.Module = timm.create_model(kind, pretrained=True)
+    model = load_model(source, weights, int(config.input_size[-1]) if config else VTAB_SIZE, name)
+    known = len(images.classes) if images else 0
+    if weights is not None:
+        state = read_weights(weights)
+        outputs = known or _outputs(kind, state, weights)
+        network: nn.Module = timm.create_model(kind, num_classes=outputs)
+        what = f"{kind} with {outputs:,} classes" + (f", as many as {images.source} has" if images else "")
+        load_weights(network, state, weights, what)
+    else:
+        network = timm.create_model(kind, pretrained=True)
         outputs = int(getattr(network, "num_classes", 0))
-        if told and outputs != told.classes:
+        if images and outputs != known:
             raise UserError(
-                f"{source} knows {outputs:,} classes, {told.by} has {told.classes:,}: "
+                f"{source} knows {outputs:,} classes, {images.source} has {known:,}: "
                 "give the images of all classes that it was trained on"
             )
         if not outputs:
             raise UserError(f"{source} has no classifier: take a timm model that was trained with labels")
-    else:
-        state = read_weights(weights)
-        outputs = told.classes if told else _outputs(kind, state, weights)
-        network = timm.create_model(kind, num_classes=outputs)
-        what = f"{kind} with {outputs:,} classes" + (f", as many as {told.by} has" if told else "")
-        load_weights(network, state, weights, what)
     return ImageClassifier(model, network.eval(), outputs, None)
 
 
@@ -109,7 +95,7 @@ def _outputs(kind: str, state: Mapping[str, Tensor], where: Path) -> int:
     config = timm.models.get_pretrained_cfg(kind)
     layers = config.classifier if config else None
     last = layers if isinstance(layers, str) else next(iter(layers or ()), "fc")
-    names = [name for name in state if name == f"{last}.weight" or name.endswith(f".{last}.weight")]
-    if not names:
-        raise UserError(f"{where} has no {last}.weight, the classifier of {kind}: it holds an encoder alone")
-    return int(state[names[0]].shape[0])
+    for name, tensor in state.items():
+        if f".{name}".endswith(f".{last}.weight"):
+            return len(tensor)
+    raise UserError(f"{where} has no {last}.weight, the classifier of {kind}: it holds an encoder alone")

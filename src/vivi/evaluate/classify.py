@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from torch import nn
 
 from vivi.data.images import LabelledImages, find_images, find_test_images
 from vivi.data.squares import check_some_readable, labelled_squares
-from vivi.evaluate.classifiers import ExpectedClasses, ImageClassifier, has_names, open_classifier
-from vivi.evaluate.encoders import Model, checksum
+from vivi.evaluate.classifiers import ImageClassifier, has_names, open_classifier
+from vivi.evaluate.encoders import checksum
+from vivi.evaluate.metadata import NAMED
 from vivi.evaluate.results import Result, Score, read_results, versions, write_result
 from vivi.evaluate.settings import Classified
 from vivi.evaluate.subject import check_name
@@ -24,48 +24,35 @@ from vivi.runtime.errors import UserError
 from vivi.runtime.progress import ProgressLine
 from vivi.runtime.storage import StorageError, read_file
 
-NAMED = 5  # of the images that cannot be read
-
-
-def _open(subject: Classified) -> tuple[ImageClassifier, LabelledImages]:
-    """The classifier, and the test images with labels in the order of its classes: of those without names, in the
-    sorted order of the folders."""
-    if has_names(subject.encoder):
-        classifier = open_classifier(subject.encoder, subject.weights, subject.name)
-        assert classifier.classes is not None
-        return classifier, _find(subject.images, classifier.classes)
-    images = _find(subject.images, find_images(subject.images).classes)
-    told = ExpectedClasses(len(images.classes), subject.images)
-    return open_classifier(subject.encoder, subject.weights, subject.name, told), images
-
-
-def _find(source: Path, classes: Sequence[str]) -> LabelledImages:
-    """The test images, beside train/ or all there are, with labels in the order of `classes`."""
-    images = find_test_images(source, source, classes)
-    assert images is not None  # those that were named are found, or it is an error
-    return images
-
 
 def evaluate_classifier(subject: Classified, console: Console, device: str = "auto") -> Result:
     """Tests a classifier on labelled images, and writes the result."""
     place = choose_device(device)
-    classifier, images = _open(subject)
-    model, network = classifier.model, classifier.network
+    # The labels are in the order of its classes: of those without names, in the sorted order of the folders.
+    if has_names(subject.encoder):
+        classifier = open_classifier(subject.encoder, subject.weights, subject.name)
+        images = _find(subject.images, classifier.classes or ())
+    else:
+        images = _find(subject.images, find_images(subject.images).classes)
+        classifier = open_classifier(subject.encoder, subject.weights, subject.name, images)
+    model = classifier.model
     check_name(model.name, model.checksum, subject.out)
-    weights = checksum(network, model.mean, model.std)
-    _check_results(model.name, weights, subject, images)
+    weights = checksum(classifier.network, model.mean, model.std)
+    title = _title(subject.images)
+    _check_results(subject.out, model.name, weights, title, images)
     notes = (*images.notes, *_trained_on(subject, images))
     for note in notes:
         console.print(note, style="yellow", soft_wrap=True)
     began = time.monotonic()
-    first, five, unreadable = _test(network.to(place), model, images, place, console)
-    count = len(images) - len(unreadable)
+    first, five, unreadable = _test(classifier, images, place, console)
+    count, more = len(images) - len(unreadable), len(unreadable) - NAMED
+    left_out = unreadable[:NAMED] + ([f"{more:,} more that cannot be read"] if more > 0 else [])
     result = Result(
         encoder=model.name,
         benchmark="classifier",
         protocol="full",
-        task=_title(subject.images),
-        title=_title(subject.images),
+        task=title,
+        title=title,
         group="own",
         classes=len(images.classes),
         score=Score((first / count,)),
@@ -73,7 +60,7 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
         split="own split",
         images={"test": count},
         unreadable=len(unreadable),
-        notes=(*notes, *_named(unreadable)),
+        notes=(*notes, *left_out),
         settings={"size": model.size, "classifier_checksum": weights},
         encoder_from=model.source,
         encoder_checksum=model.checksum,
@@ -85,16 +72,24 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
         write_result(subject.out, result)
     except StorageError as error:
         raise UserError(f"results cannot be written: {error}") from None
-    for line in _named(unreadable):
+    for line in left_out:
         console.print(f"left out: {line}", style="yellow", soft_wrap=True)
-    console.print(in_one_line(result), soft_wrap=True)
+    console.print(_in_one_line(result), soft_wrap=True)
     return result
 
 
+def _find(source: Path, classes: Sequence[str]) -> LabelledImages:
+    """The test images, beside train/ or all there are, with labels in the order of `classes`."""
+    images = find_test_images(source, source, classes)
+    assert images is not None  # those that were named are found, or it is an error
+    return images
+
+
 def _test(
-    network: nn.Module, model: Model, images: LabelledImages, device: torch.device, console: Console
+    classifier: ImageClassifier, images: LabelledImages, device: torch.device, console: Console
 ) -> tuple[int, int, list[str]]:
     """How many labels are the first guess, how many among the first five, and the images that cannot be read."""
+    model, network = classifier.model, classifier.network.to(device)
     done, first, five = 0, 0, 0
     unreadable: list[str] = []
     with ProgressLine("classifier", len(images), console) as progress:
@@ -109,7 +104,7 @@ def _test(
     return first, five, unreadable
 
 
-def in_one_line(result: Result) -> str:
+def _in_one_line(result: Result) -> str:
     """run: top-1 61.2 %, top-5 83.9 % of 50,000 images"""
     top5 = f", top-5 {100 * result.top5 + 1e-9:.1f} %" if result.top5 is not None else ""
     left_out = f"; {result.unreadable:,} could not be read" if result.unreadable else ""
@@ -117,20 +112,15 @@ def in_one_line(result: Result) -> str:
     return f"{result.encoder}: {top1}{top5} of {result.images['test']:,} images{left_out}"
 
 
-def _check_results(name: str, weights: str, subject: Classified, images: LabelledImages) -> None:
+def _check_results(out: Path, name: str, weights: str, title: str, images: LabelledImages) -> None:
     """A result on other images, or of another classifier, of the same name is not to be lost."""
-    for result in read_results(subject.out)[0] if subject.out.is_dir() else ():
-        if (result.encoder, result.benchmark, result.task) != (name, "classifier", _title(subject.images)):
-            continue
-        if result.data_checksum != images.fingerprint():
+    for result in read_results(out)[0] if out.is_dir() else ():
+        measured = result.data_checksum, result.settings.get("classifier_checksum", weights)
+        same = (result.encoder, result.benchmark, result.task) == (name, "classifier", title)
+        if same and measured != (images.fingerprint(), weights):
             raise UserError(
-                f"{subject.out} has a result of {name} on other images that are called {result.task} too; "
-                "choose another --out"
-            )
-        if result.settings.get("classifier_checksum", weights) != weights:
-            raise UserError(
-                f"{subject.out} has a result of another classifier that is called {name} too: "
-                "give --name or another --out"
+                f"{out} has a result of another classifier that is called {name} too, or on other images that are "
+                f"called {title} too: give --name or another --out"
             )
 
 
@@ -143,12 +133,6 @@ def _trained_on(subject: Classified, images: LabelledImages) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [f"{images.source} is what {run} was trained on: this is no test accuracy"] if same else []
-
-
-def _named(unreadable: Sequence[str]) -> tuple[str, ...]:
-    """The first few, and how many more."""
-    more = len(unreadable) - NAMED
-    return (*unreadable[:NAMED], *([f"{more:,} more that cannot be read"] if more > 0 else []))
 
 
 def _title(source: Path) -> str:
