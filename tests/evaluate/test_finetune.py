@@ -16,9 +16,8 @@ from torch.nn import functional as F
 from torchvision.transforms.v2 import functional as vision
 
 from vivi.evaluate.encoders import Model, load_model
-from vivi.evaluate.features import read_image
+from vivi.evaluate.features import Pictures, read_image
 from vivi.evaluate.finetune import Tuner, Tuning, batch_order, learning_rate
-from vivi.evaluate.pictures import Pictures
 from vivi.evaluate.results import Setting
 from vivi.evaluate.tasks.examples import Examples, Task
 from vivi.evaluate.tasks.lists import read_task

@@ -13,7 +13,6 @@ from runs import vivi_here
 from small_tasks import COUNTS, write_task
 from torch import Tensor
 
-from vivi.evaluate.estimate import sweep_seconds
 from vivi.evaluate.results import Result, Score, Setting, Trial, read_results, write_result
 from vivi.evaluate.settings import Sweep
 from vivi.evaluate.tasks import VTAB, definition
@@ -21,6 +20,7 @@ from vivi.evaluate.tasks.examples import Examples, Original, Task
 from vivi.evaluate.tasks.find import find_tasks
 from vivi.evaluate.tasks.lists import read_list, read_task
 from vivi.evaluate.tasks.originals import original_task
+from vivi.evaluate.vtab import sweep_seconds
 from vivi.runtime.errors import UserError
 
 

@@ -440,12 +440,12 @@ def test_a_missing_file_is_named(prepared: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("{", "is no JSON"),
-        ("[]", "is not in the format that is expected"),
-        ('{"name": "cifar100"}', "`splits`"),
+        ("{", "is damaged"),
+        ("[]", "is damaged"),
+        ('{"name": "cifar100"}', "'splits'"),
         ('{"name": "cifar100", "splits": []}', "no split train"),
-        ('{"name": "cifar100", "splits": [{"name": "train", "shardLengths": ["x"]}]}', "Expected `int`"),
-        ('{"name": "cifar100", "splits": [{"name": "train", "shardLengths": ["-2"]}]}', "Expected `int` >= 0"),
+        ('{"name": "cifar100", "splits": [{"name": "train", "shardLengths": ["x"]}]}', "is damaged"),
+        ('{"name": "cifar100", "splits": [{"name": "train", "shardLengths": ["-2"]}]}', "is no file in the folder"),
         ('{"name": "../../a", "splits": [{"name": "train", "shardLengths": ["2"]}]}', "is no file in the folder"),
         (
             '{"name": "a", "splits": [{"name": "b", "shardLengths": ["2"], "filepathTemplate": "{HOME}"}]}',

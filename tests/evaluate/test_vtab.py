@@ -21,11 +21,10 @@ from small_tasks import write_task
 
 from vivi.evaluate.finetune import Tuning
 from vivi.evaluate.results import Setting, Trial, read_results
-from vivi.evaluate.runs import Job, Work
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.evaluate.subject import open_session
 from vivi.evaluate.vtab import best_by_mean, best_trial
-from vivi.evaluate.workers import Workers
+from vivi.evaluate.workers import Job, Work, Workers
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
 

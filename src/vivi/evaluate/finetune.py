@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vivi.evaluate.encoders import Model
-from vivi.evaluate.pictures import Pictures
+from vivi.evaluate.features import Pictures
 from vivi.evaluate.results import Setting
 from vivi.model.architecture import memory_format
 from vivi.model.features import evaluation_mode

@@ -5,24 +5,29 @@ tasks ──sweep──▶ a validation accuracy for each task and setting ─�
 
 from __future__ import annotations
 
+import heapq
 import statistics
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Literal
 
 from rich.console import Console
 
-from vivi.evaluate.estimate import Speed
 from vivi.evaluate.finetune import Tuning
 from vivi.evaluate.results import Result, Score, Setting, Trial
-from vivi.evaluate.runs import Job, Run, Work
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.evaluate.subject import Session, open_session
-from vivi.evaluate.tasks.examples import Task
-from vivi.evaluate.workers import Workers, devices
-from vivi.runtime.progress import ProgressLine
+from vivi.evaluate.tasks.examples import Examples, Task
+from vivi.evaluate.workers import Job, Run, Work, Workers, devices
+from vivi.runtime.progress import ProgressLine, duration
 from vivi.runtime.signals import StopRequest
 from vivi.runtime.storage import locked
+
+# An image that is only classified costs about a third of one that is trained on.
+EVALUATION_COST = 1 / 3
+# Steps of a run that are not timed, as torch compiles and warms up, and those that are.
+WARM_UP, TIMED = 20, 50
 
 
 def evaluate_vtab(subject: Subject, sweep: Sweep, machine: FinetuneExecution, console: Console) -> list[Result]:
@@ -54,11 +59,11 @@ class Evaluation:
 
     def __init__(self, session: Session, work: Work, workers: Workers) -> None:
         self.session, self.work, self.workers, self.sweep = session, work, workers, work.sweep
-        rates = session.model.learning_rates
-        self.settings = self.sweep.settings(rates)
-        self.speed = Speed(session.usable(), self.sweep, rates, session.console)
+        self.settings = self.sweep.settings(session.model.learning_rates)
         self.done: dict[Job, Run] = {}
         self.chosen: dict[str, list[tuple[Setting, str]]] = {}  # of each task the settings to be tested, and why
+        self.timed: dict[Job, tuple[int, float]] = {}  # from which step, and when
+        self.estimated = False
 
     def run(self) -> None:
         if len(self.settings) > 1:
@@ -84,7 +89,7 @@ class Evaluation:
 
             def report(job: Job, step: int) -> None:
                 steps[job] = step
-                self.speed.step(job, step)
+                self._estimate(job, step)
                 progress.show(sum(steps.values()), f"{what} · {_words(job)} · step {step:,}")
 
             for job, outcome in self.workers.carry_out(missing, report):
@@ -95,6 +100,22 @@ class Evaluation:
                     self._write_finished()
                 else:
                     self.session.fail(job.task, outcome)
+
+    def _estimate(self, job: Job, step: int) -> None:
+        """Says once, from the first steps of a run, how long all of it will take."""
+        if self.estimated or step < WARM_UP:
+            return
+        first, began = self.timed.setdefault(job, (step, time.monotonic()))
+        if step - first < TIMED:
+            return
+        self.estimated = True
+        tasks = {task.name: task for task in self.session.tasks}
+        images = (step - first) * min(job.tuning.batch, len(tasks[job.task].parts()[job.phase]))
+        rate = images / (time.monotonic() - began)
+        of = ([*tasks.values()], self.sweep, self.session.model.learning_rates, rate)
+        one, eight = (duration(sweep_seconds(*of, devices)) for devices in (1, 8))
+        said = f"{rate:,.0f} images/s: about {one} for all of it on one such device, {eight} on eight"
+        self.session.console.print(said, soft_wrap=True)
 
     def sweep_jobs(self, task: Task) -> list[Job]:
         return [self._job(task, "sweep", setting, 0) for setting in self.settings]
@@ -167,6 +188,28 @@ def best_by_mean(trials: Sequence[Sequence[Trial]]) -> tuple[Setting, float]:
     means = [(statistics.fmean(trial.accuracy for trial in column), column[0].setting) for column in columns]
     mean, setting = max(means, key=lambda pair: pair[0])
     return setting, mean
+
+
+def sweep_seconds(
+    tasks: Sequence[Task], sweep: Sweep, rates: tuple[float, ...], images_per_second: float, devices: int
+) -> float:
+    """Of the whole evaluation, if the longest schedule is chosen: both phases, their runs dealt to the devices."""
+    settings = sweep.settings(rates)
+    longest = max(setting.steps for setting in settings)
+
+    def seconds(steps: int, train: Examples, test: Examples) -> float:
+        images = steps * min(sweep.images_a_step, len(train)) + EVALUATION_COST * len(test)
+        return images / images_per_second
+
+    first = [seconds(s.steps, task.sweep, task.validation) for task in tasks for s in settings]
+    second = [seconds(longest, task.final, task.test) for task in tasks for _ in range(sweep.seeds)]
+    total = 0.0
+    for phase in (first if len(settings) > 1 else [], second):
+        free = [0.0] * devices  # when each of them is
+        for job in phase:
+            heapq.heapreplace(free, free[0] + job)
+        total += max(free)
+    return total
 
 
 def _words(job: Job) -> str:

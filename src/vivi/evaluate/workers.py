@@ -1,20 +1,30 @@
-"""Where fine-tuning runs are carried out: in this process, or in one process for each GPU."""
+"""Fine-tuning runs: carried out in this process, or in one process for each GPU, and never repeated.
+
+    results/runs/<encoder>/<key>.json     what a run was and its accuracy
+    results/runs/<encoder>/<key>/         the checkpoint of one that was interrupted
+
+The key is a checksum of what the accuracy depends on (see Model.checksum and Task.checksum), so that other weights,
+tasks or settings never meet a run that is not theirs.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
 from vivi.evaluate.encoders import Model, load_model
-from vivi.evaluate.finetune import Tuner
-from vivi.evaluate.pictures import Pictures
-from vivi.evaluate.runs import Job, Run, Work
-from vivi.evaluate.settings import FinetuneExecution
+from vivi.evaluate.features import Pictures
+from vivi.evaluate.finetune import Tuner, Tuning
+from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.evaluate.tasks.examples import Task
 from vivi.evaluate.tasks.find import find_tasks
 from vivi.runtime.distributed import choose_device
@@ -22,11 +32,65 @@ from vivi.runtime.errors import UserError
 from vivi.runtime.machine import available_cores
 from vivi.runtime.process_pool import Died, Done, ProcessPool, Progress
 from vivi.runtime.signals import StopRequest
-from vivi.runtime.storage import StorageError
+from vivi.runtime.storage import StorageError, read_file, write_atomically
 
 # Compiling takes a minute or two in each process: worth it from so many steps on.
 WORTH_COMPILING = 5000
 REPORT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be done: fine-tune on a task's sweep images and judge by validation, or on the final ones and test."""
+
+    task: str
+    phase: Literal["sweep", "final"]
+    tuning: Tuning
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was done."""
+
+    accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all runs of one encoder have in common: enough for a process to find it and the images by itself."""
+
+    subject: Subject
+    sweep: Sweep
+    machine: FinetuneExecution
+    encoder: str  # its checksum
+    size: int
+    data: dict[str, str]  # the checksum of each task's data
+
+    @property
+    def folder(self) -> Path:
+        return self.subject.out / "runs" / self.encoder[:16]
+
+    def about(self, job: Job) -> dict[str, Any]:
+        """All that the accuracy of a run depends on."""
+        common = {"encoder": self.encoder, "size": self.size, "antialias": self.sweep.antialias}
+        return {**common, "data": self.data[job.task], "phase": job.phase, **asdict(job.tuning)}
+
+    def checkpoints(self, job: Job) -> Path:
+        return self.folder / hashlib.sha256(json.dumps(self.about(job), sort_keys=True).encode()).hexdigest()[:32]
+
+    def find(self, job: Job) -> Run | None:
+        try:
+            content = json.loads(read_file(self.checkpoints(job).with_suffix(".json")))
+            return Run(float(content["accuracy"]), float(content["seconds"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # none, or damaged by other hands: it is done again
+
+    def write(self, job: Job, run: Run) -> None:
+        content = {"task": job.task, **self.about(job), **asdict(run)}
+        path = self.checkpoints(job).with_suffix(".json")
+        write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
+
 
 Report = Callable[[Job, int], None]
 """Called with a job and how many of its steps are done."""

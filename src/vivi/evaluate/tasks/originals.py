@@ -124,12 +124,15 @@ def read_caltech101(folder: Path) -> Original:
 # --- torchvision's data sets: their files and labels, without reading images
 
 
-def _torchvision(name: str, folder: Path, root: Path, splits: Sequence[str]) -> list[Examples]:
-    """The splits of a data set in its folder, which torchvision finds under `root`."""
+def read_torchvision(
+    folder: Path, name: str, above: int, splits: Sequence[str], shares: Sequence[int] = ()
+) -> Original:
+    """A data set that torchvision looks for so many folders above. Train and val are one split where they have
+    shares of it."""
     parts = []
     for split in splits:
         try:
-            found = getattr(datasets, name)(root, split=split, download=False)
+            found = getattr(datasets, name)([folder, *folder.parents][above], split=split, download=False)
         except (FileNotFoundError, PermissionError):
             raise
         except Exception as error:  # torchvision's own, scipy's, those of odd lines: whatever the damage leads to
@@ -146,26 +149,7 @@ def _torchvision(name: str, folder: Path, root: Path, splits: Sequence[str]) -> 
         if not files:
             raise damaged(folder, "it lists no images")
         parts.append(Examples(files, torch.tensor(found._labels, dtype=torch.int64)))
-    return parts
-
-
-def read_dtd(folder: Path) -> Original:
-    """The first of its ten official partitions."""
-    return Original(*_torchvision("DTD", folder, folder.parents[1], ("train", "val", "test")))
-
-
-def read_flowers102(folder: Path) -> Original:
-    return Original(*_torchvision("Flowers102", folder, folder.parent, ("train", "val", "test")))
-
-
-def read_pets(folder: Path) -> Original:
-    learn, test = _torchvision("OxfordIIITPet", folder, folder.parent, ("trainval", "test"))
-    return Original(*[*deal(learn, (4, 1)), test])
-
-
-def read_svhn(folder: Path) -> Original:
-    learn, test = _torchvision("SVHN", folder, folder, ("train", "test"))
-    return Original(*[*deal(learn, (9, 1)), test])
+    return Original(*([*deal(parts[0], shares), parts[1]] if shares else parts))
 
 
 # --- arrays
@@ -202,25 +186,26 @@ SOURCES = {
         ("dtd/dtd",),
         ("labels/train1.txt", "labels/val1.txt", "labels/test1.txt", "images"),
         "https://www.robots.ox.ac.uk/~vgg/data/dtd/: dtd-r1.0.1.tar.gz, unpacked in a folder dtd",
-        read_dtd,
+        # The first of its ten official partitions.
+        partial(read_torchvision, name="DTD", above=2, splits=("train", "val", "test")),
     ),
     "flowers102": Source(
         ("flowers-102",),
         ("jpg", "imagelabels.mat", "setid.mat"),
         "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/: 102flowers.tgz, imagelabels.mat and setid.mat",
-        read_flowers102,
+        partial(read_torchvision, name="Flowers102", above=1, splits=("train", "val", "test")),
     ),
     "pets": Source(
         ("oxford-iiit-pet",),
         ("images", "annotations/trainval.txt", "annotations/test.txt"),
         "https://www.robots.ox.ac.uk/~vgg/data/pets/: images.tar.gz and annotations.tar.gz",
-        read_pets,
+        partial(read_torchvision, name="OxfordIIITPet", above=1, splits=("trainval", "test"), shares=(4, 1)),
     ),
     "svhn": Source(
         ("svhn", "SVHN"),
         ("train_32x32.mat", "test_32x32.mat"),
         "http://ufldl.stanford.edu/housenumbers/: train_32x32.mat and test_32x32.mat",
-        read_svhn,
+        partial(read_torchvision, name="SVHN", above=0, splits=("train", "test"), shares=(9, 1)),
     ),
     "sun397": Source(
         ("SUN397", "sun397/SUN397"),

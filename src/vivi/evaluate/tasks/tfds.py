@@ -9,25 +9,24 @@ reads 16 files at a time, 16 records of each in turn. The rules are those of goo
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
-from vivi.evaluate.metadata import read_json
 from vivi.evaluate.results import Protocol
 from vivi.evaluate.tasks.definitions import Definition
 from vivi.evaluate.tasks.examples import EncodedImage, Examples, Image, Task, damaged, unreadable, vtab_task
 from vivi.evaluate.tasks.tfrecord import Example, map_file, record_spans
 from vivi.runtime.errors import UserError
-from vivi.runtime.storage import leads_out
+from vivi.runtime.storage import leads_out, read_file
 
 Label = Callable[[Example], int]
 Record = tuple[Path, int]
@@ -145,55 +144,42 @@ def find_folder(name: str, data: Path) -> Path | None:
     return max((f for f in folders if re.fullmatch(r"\d+(\.\d+)*", f.name)), key=preference, default=None)
 
 
-class _Split(msgspec.Struct, rename="camel"):
-    name: str
-    shard_lengths: list[Annotated[int, msgspec.Meta(ge=0)]]
-    filepath_template: str | None = None
-
-
-class _Info(msgspec.Struct, rename="camel"):
-    """What counts in dataset_info.json."""
-
-    name: str
-    splits: list[_Split]
-    file_format: str | None = None
-
-
 class Folder:
     """A data set of one task as TFDS prepared it."""
 
     def __init__(self, known: Definition, folder: Path) -> None:
         self.known, self.folder, self.source = known, folder, SOURCES[known.name]
         self.parts = (self.source.train, self.source.val, self.source.test)
-        path = folder / "dataset_info.json"
-        info: _Info = read_json(path, _Info)
-        form = info.file_format or "tfrecord"
+        info = folder / "dataset_info.json"
+        try:
+            content = json.loads(read_file(info))
+            form = content.get("fileFormat") or "tfrecord"
+            # Of each split the files, and how many records they have.
+            self.splits = {str(split["name"]): self._files(split, content["name"]) for split in content["splits"]}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise damaged(info, f"{type(error).__name__}: {error}") from None
         if form != "tfrecord":
             raise UserError(f"{folder} is in TFDS's format {form}; prepare it again with file_format='tfrecord'")
-        self.splits: dict[str, dict[Path, int]] = {}  # of each the files, and how many records they have
-        for split in info.splits:
-            count = len(split.shard_lengths)
-            names = (self._file(split, info.name, index, count) for index in range(count))
-            self.splits[split.name] = dict(zip(names, split.shard_lengths, strict=True))
-        for part in self.parts:
-            name = part.partition("[")[0]
-            if name not in self.splits:
-                raise damaged(path, f"it has no split {name}")
-            for file in self.splits[name]:
+        for split in (part.partition("[")[0] for part in self.parts):
+            if split not in self.splits:
+                raise damaged(info, f"it has no split {split}")
+            for file in self.splits[split]:
                 if not file.is_file():
                     raise UserError(f"{file} is missing; get it again, or prepare the data set again")
 
-    def _file(self, split: _Split, dataset: str, index: int, count: int) -> Path:
-        template = split.filepath_template or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-        shard, shards = f"{index:05d}", f"{count:05d}"
-        words = {"SHARD_INDEX": shard, "NUM_SHARDS": shards, "SHARD_X_OF_Y": f"{shard}-of-{shards}"}
-        try:
-            name = template.format(DATASET=dataset, SPLIT=split.name, FILEFORMAT="tfrecord", **words)
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            raise damaged(self.folder / "dataset_info.json", f"{type(error).__name__}: {error}") from None
-        if leads_out(name):
-            raise damaged(self.folder / "dataset_info.json", f"{name} is no file in the folder")
-        return self.folder / name
+    def _files(self, split: dict[str, Any], dataset: str) -> dict[Path, int]:
+        template = split.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+        words = {"DATASET": dataset, "SPLIT": split["name"], "FILEFORMAT": "tfrecord"}
+        lengths = [int(length) for length in split["shardLengths"]]
+        files = {}
+        for index, length in enumerate(lengths):
+            shard, shards = f"{index:05d}", f"{len(lengths):05d}"
+            numbers = {"SHARD_INDEX": shard, "NUM_SHARDS": shards, "SHARD_X_OF_Y": f"{shard}-of-{shards}"}
+            name = template.format(**words, **numbers)
+            if leads_out(name) or length < 0:
+                raise ValueError(f"{name} of {length} records is no file in the folder")
+            files[self.folder / name] = length
+        return files
 
     def records(self, part: str) -> list[Record]:
         """Those of a part of a split, in the order of the files. VTAB cuts at whole per cents, rounded down."""
