@@ -12,6 +12,7 @@ import difflib
 import hashlib
 import os
 import pickle
+import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,18 +23,16 @@ from typing import Any
 import numpy as np
 import timm
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vivi import recipes
 from vivi.evaluate import foreign
 from vivi.model.architecture import Architecture, architecture_of, glorot
-from vivi.model.files import backbone_with_weights, check_tensors, check_values, read_encoder
+from vivi.model.files import backbone_with_weights, check_values, parse_tensors, read_encoder
 from vivi.recipes.check import SIZES
 from vivi.recipes.files import find_recipe
 from vivi.runtime.errors import UserError, check_ranges, first_line
-from vivi.runtime.storage import check_regular
+from vivi.runtime.storage import WEIGHTS, check_regular, read_file
 
 VTAB_SIZE = 224
 LEARNING_RATES = (0.1, 0.01)
@@ -249,10 +248,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def _read(path: Path) -> Any:
     check_regular(path)
     if path.suffix == ".safetensors":
-        content = load_file(path)
-        with safe_open(path, "pt") as file:
-            check_tensors(content, file.metadata(), path)
-        return content
+        return parse_tensors(read_file(path, WEIGHTS), path)
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as arrays:
             named = ((name, arrays[name]) for name in arrays.files)
@@ -287,10 +283,6 @@ def load_weights(backbone: nn.Module, state: Mapping[str, Tensor], where: object
 
 def _prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
     """What stands before most of the network's names: "", "module.", "module.encoder_q.", ...; of two the first."""
-    votes: Counter[str] = Counter()
-    for name in state:
-        words = name.split(".")
-        for start in range(len(words)):
-            if ".".join(words[start:]) in own:
-                votes[".".join(words[:start]) + "." if start else ""] += 1
+    starts = ((name, start) for name in state for start in (0, *(dot.end() for dot in re.finditer(r"\.", name))))
+    votes = Counter(name[:start] for name, start in starts if name[start:] in own)
     return max(votes, key=votes.__getitem__, default="")

@@ -216,8 +216,8 @@ def caffe_weights(state: Mapping[str, Tensor], where: object) -> dict[str, Tenso
 
 
 def _as_kernel(weight: Tensor, tensorflow: bool, before: Tensor | None, where: str) -> Tensor:
-    """A fully connected layer's matrix as the kernel of a convolution, its axes in the order of its file; `before` has
-    one value for each channel that comes in."""
+    """A fully connected layer's matrix as a convolution's kernel, its axes in the order of its file. `before` has one
+    value for each channel that comes in."""
     matrix = weight.flatten(0, -2) if weight.ndim > 1 else weight[None]  # old Caffe files have (1, 1, out, in)
     inputs = matrix.shape[0 if tensorflow else 1]
     channels = inputs if before is None else len(before)
