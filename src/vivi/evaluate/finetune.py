@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from shutil import rmtree
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -48,13 +47,10 @@ def learning_rate(step: int, setting: Setting) -> float:
 def batch_order(images: int, tuning: Tuning, start: int = 0) -> Iterator[Tensor]:
     """The indices of each step's images from `start` on: all in random order, then again in another one."""
     batch = min(tuning.batch, images)
-    for step in range(start, tuning.setting.steps):
-        position, missing, parts = step * batch, batch, []
-        while missing:
-            epoch, first = divmod(position, images)
-            parts.append(_permutation(images, tuning.seed, epoch)[first : first + missing])
-            position += len(parts[-1])
-            missing -= len(parts[-1])
+    for first in range(start * batch, tuning.setting.steps * batch, batch):
+        last = first + batch
+        epochs = [(epoch, epoch * images) for epoch in range(first // images, (last - 1) // images + 1)]
+        parts = [_permutation(images, tuning.seed, e)[max(first - zero, 0) : last - zero] for e, zero in epochs]
         yield torch.cat(parts)
 
 
@@ -66,13 +62,8 @@ def _permutation(images: int, seed: int, epoch: int) -> Tensor:
 class Tuner:
     """Fine-tunes one model any number of times, always from the weights it came with; it is compiled but once."""
 
-    def __init__(
-        self,
-        model: Model,
-        device: torch.device,
-        precision: Literal["auto", "float32", "bfloat16"] = "auto",
-        compile: bool = False,
-    ) -> None:
+    def __init__(self, model: Model, device: torch.device, precision: str = "auto", compile: bool = False) -> None:
+        """`precision` is auto, float32 or bfloat16; auto: bfloat16 on a GPU."""
         self.model, self.device = model, device
         self.format = memory_format(model.backbone)
         self.backbone = model.backbone.to(device).to(memory_format=self.format)
