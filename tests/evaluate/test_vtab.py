@@ -219,11 +219,8 @@ def refused(data: Path, out: Path, *flags: object) -> str:
     ("flags", "line"),
     [
         (["--tasks", "svnh"], "there is no task 'svnh' in .*; did you mean svhn"),
-        (["--protocol", "v1"], "has lists of Version 2 only; Version 1 needs original data sets or TFDS folders"),
-        (
-            ["--protocol", "full"],
-            "has lists of Version 2 only; the full regime needs original data sets or TFDS folders",
-        ),
+        (["--protocol", "v1"], "there is no task in .* for --protocol v1: lists have Version 2 only"),
+        (["--protocol", "full"], "there is no task in .* for --protocol full: lists have Version 2 only"),
         (["--seeds", "0"], "--seeds is 0; it must be between 1 and"),
         (["--schedules", "0"], "--schedules is 0; each must be more than 0"),
         (["--groups", "nature=mine"], "--groups has 'nature=mine'; write GROUP=TASK,TASK"),

@@ -74,7 +74,10 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
         raise UserError(f"results cannot be written: {error}") from None
     for line in left_out:
         console.print(f"left out: {line}", style="yellow", soft_wrap=True)
-    console.print(_in_one_line(result), soft_wrap=True)
+    tops = {"top-1": result.score.median, "top-5": result.top5}
+    said = ", ".join(f"{top} {100 * share + 1e-9:.1f} %" for top, share in tops.items() if share is not None)
+    lost = f"; {len(unreadable):,} could not be read" if unreadable else ""
+    console.print(f"{model.name}: {said} of {count:,} images{lost}", soft_wrap=True)
     return result
 
 
@@ -102,14 +105,6 @@ def _test(
             progress.show(done, f"{done:,} of {len(images):,} images")
     check_some_readable(images, len(images), unreadable)
     return first, five, unreadable
-
-
-def _in_one_line(result: Result) -> str:
-    """run: top-1 61.2 %, top-5 83.9 % of 50,000 images"""
-    top5 = f", top-5 {100 * result.top5 + 1e-9:.1f} %" if result.top5 is not None else ""
-    left_out = f"; {result.unreadable:,} could not be read" if result.unreadable else ""
-    top1 = f"top-1 {100 * result.score.median + 1e-9:.1f} %"
-    return f"{result.encoder}: {top1}{top5} of {result.images['test']:,} images{left_out}"
 
 
 def _check_results(out: Path, name: str, weights: str, title: str, images: LabelledImages) -> None:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import timm
@@ -193,13 +193,13 @@ def _at_size(architecture: Architecture, size: int) -> Architecture:
 def _resize(backbone: nn.Module, architecture: Architecture, size: int, where: str) -> Architecture:
     """A network of loaded weights at another size, made to fit where its input size is fixed; 0 leaves it."""
     if size and size != architecture.size and "img_size" in architecture.arguments:
-        resize: Any = getattr(backbone, "set_input_size", None)  # timm's; resamples position embeddings
-        if resize is None:
-            raise UserError(f"the weights of {where} are for images of {architecture.size} px only: leave out --size")
         try:
-            resize(img_size=(size, size))
+            cast(Any, backbone).set_input_size(img_size=(size, size))  # timm's; resamples position embeddings
         except Exception as error:
-            raise UserError(f"{architecture} cannot be resized to {size} px ({first_line(error)})") from None
+            raise UserError(
+                f"the weights of {where} are for images of {architecture.size} px only ({first_line(error)}): "
+                "leave out --size"
+            ) from None
     return _at_size(architecture, size)
 
 

@@ -65,19 +65,13 @@ class Pictures:
     """The images of a split as uint8 (height, width, 3), which is channels_last from the start, and their labels."""
 
     def __init__(
-        self,
-        examples: Examples,
-        size: int,
-        antialias: bool,
-        device: torch.device,
-        threads: int = 0,
-        most_bytes: float | None = None,
+        self, examples: Examples, size: int, antialias: bool, device: torch.device, threads: int = 0
     ) -> None:
         self.examples, self.size, self.antialias, self.device = examples, size, antialias, device
         self.threads = threads or available_cores()
         self.labels = examples.labels.to(device)
         self.resident: Tensor | None = None
-        if len(self) * size * size * 3 <= (_memory(device) * SHARE if most_bytes is None else most_bytes):
+        if len(self) * size * size * 3 <= SHARE * _memory(device):
             self.resident = torch.empty(len(self), size, size, 3, dtype=torch.uint8, device=device)
             for indices, images in self._read(torch.arange(len(self)).split(BATCH)):
                 self.resident[indices[0] : indices[-1] + 1] = images.to(device)

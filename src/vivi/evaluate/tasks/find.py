@@ -35,11 +35,11 @@ class FoundTasks:
 def find_tasks(data: Path, protocol: Protocol, wanted: Sequence[str], groups: Mapping[str, Group]) -> FoundTasks:
     """Reads the wanted tasks in a folder, or all that are there."""
     places = find_places(data, protocol)
-    if not places and find_places(data, "v2"):
-        title = {"v1": "Version 1", "full": "the full regime"}[protocol]
-        raise UserError(f"{data} has lists of Version 2 only; {title} needs original data sets or TFDS folders")
     if not places:
-        raise UserError(f"there is no task in {data}; vivi evaluate vtab --check {data} says what is looked for")
+        raise UserError(
+            f"there is no task in {data} for --protocol {protocol}: lists have Version 2 only, TFDS folders and "
+            f"original data sets all; vivi evaluate vtab --check {data} says what is looked for"
+        )
     names = {*places, *(place.folder.name for place in places.values() if place.form == "lists")}
     for name in groups:
         if name not in names:
