@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ import torch
 
 from vivi.evaluate.results import Protocol
 from vivi.evaluate.tasks.definitions import Definition
-from vivi.evaluate.tasks.examples import EncodedImage, Examples, Image, Task, damaged, unreadable, vtab_task
-from vivi.evaluate.tasks.tfrecord import Example, map_file, record_spans
+from vivi.evaluate.tasks.examples import EncodedImage, Examples, Image, Task, damaged, vtab_task
+from vivi.evaluate.tasks.tfrecord import Example, open_records
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import leads_out, read_file
 
@@ -201,28 +201,22 @@ class Folder:
 
     def read(self, records: Sequence[Record]) -> Examples:
         """These records; their labels are read now, their images when they are asked for."""
-        places: dict[Path, list[int]] = defaultdict(list)
-        for place, (path, _) in enumerate(records):
-            places[path].append(place)
         lengths = {path: length for files in self.splits.values() for path, length in files.items()}
-        found: list[tuple[Image, int]] = [(Path(), 0)] * len(records)
-        for path, here in places.items():
+        opened = lru_cache(FILES_AT_ONCE)(open_records)
+        images: list[Image] = []
+        labels: list[int] = []
+        for path, number in records:
+            data, spans = opened(path, lengths[path])
             try:
-                data = map_file(path)
-            except OSError as error:
-                raise unreadable(error) from None
-            spans = record_spans(path, data, 1 + max(records[place][1] for place in here), lengths[path])
-            for place in here:
-                number = records[place][1]
-                try:
-                    example = Example(data, spans[number])
-                    label, (start, end) = self.source.label(example), example.image()
-                    if not 0 <= label < self.known.classes:
-                        raise ValueError(f"its label {label} is none of 0 to {self.known.classes - 1}")
-                except ValueError as error:
-                    raise damaged(path, f"record {number}: {error}") from None
-                found[place] = EncodedImage(path, start, end - start, self.source.scale), label
-        return Examples([image for image, _ in found], torch.tensor([label for _, label in found], dtype=torch.int64))
+                example = Example(data, spans[number])
+                label, (start, end) = self.source.label(example), example.image()
+                if not 0 <= label < self.known.classes:
+                    raise ValueError(f"its label {label} is none of 0 to {self.known.classes - 1}")
+            except ValueError as error:
+                raise damaged(path, f"record {number}: {error}") from None
+            images.append(EncodedImage(path, start, end - start, self.source.scale))
+            labels.append(label)
+        return Examples(images, torch.tensor(labels, dtype=torch.int64))
 
 
 def in_reading_order(records: Iterable[Record]) -> Iterator[Record]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-from vivi.evaluate.tasks.examples import damaged
+from vivi.evaluate.tasks.examples import damaged, unreadable
 
 Span = tuple[int, int]
 """Where something begins and ends in a file."""
@@ -24,23 +24,22 @@ Data = mmap.mmap | bytes
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-def map_file(path: Path) -> Data:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+def open_records(path: Path, count: int) -> tuple[Data, list[Span]]:
+    """A file of so many records, mapped, and where their messages are.
 
-
-def record_spans(path: Path, data: Data, count: int, whole: int) -> list[Span]:
-    """Where the messages of the first `count` records are.
-
-    `whole` is the number of records that the file must have. Lengths are checked by their checksums; the messages'
-    own are not, as in Python that would take hours.
+    Lengths are checked by their checksums; the messages' own are not, as in Python that would take hours.
     """
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+    except OSError as error:
+        raise unreadable(error) from None
     spans = []
     at = 0
     for number in range(count):
         header = data[at : at + 12]
         if len(header) < 12:
-            raise damaged(path, f"it ends before record {number}, and must have {whole} records")
+            raise damaged(path, f"it ends before record {number}, and must have {count} records")
         length, checksum = struct.unpack("<QI", header)
         if masked_crc32c(header[:8]) != checksum:
             raise damaged(path, f"record {number} does not begin at byte {at}, where it should")
@@ -48,9 +47,9 @@ def record_spans(path: Path, data: Data, count: int, whole: int) -> list[Span]:
         at += 16 + length
         if at > len(data):
             raise damaged(path, f"it ends inside record {number}")
-    if count == whole and at != len(data):
-        raise damaged(path, f"it has more than the {whole} records that dataset_info.json counts")
-    return spans
+    if at != len(data):
+        raise damaged(path, f"it has more than the {count} records that dataset_info.json counts")
+    return data, spans
 
 
 class Example:
