@@ -36,7 +36,6 @@ from vivi.runtime.storage import StorageError, read_file, write_atomically
 
 # Compiling takes a minute or two in each process: worth it from so many steps on.
 WORTH_COMPILING = 5000
-REPORT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -211,18 +210,13 @@ def _serve(connection: Connection[Any, Any], work: Work, place: str, threads: in
         torch.set_num_threads(threads)
     else:
         torch.cuda.set_device(device)
-    gone = False
-    said = 0.0
 
     def asked_to_stop(step: int) -> bool:
-        nonlocal gone, said
-        if time.monotonic() - said > REPORT_SECONDS:
-            said = time.monotonic()
-            try:
-                connection.send(Progress(step))
-            except OSError:
-                gone = True
-        return gone or stop.requested
+        try:
+            connection.send(Progress(step))
+        except OSError:
+            return True
+        return stop.requested
 
     worker: Worker | None = None
     with StopRequest() as stop:
