@@ -202,11 +202,9 @@ class DetectionResult(Measured):
     @property
     def median(self) -> Precision:
         """Over the runs, each number by itself, as the paper reports AP."""
-        middle: dict[str, Any] = {}
-        for part in fields(Precision):
-            values = [getattr(run.precision, part.name) for run in self.runs]
-            middle[part.name] = None if None in values else statistics.median(values)
-        return Precision(**middle)
+        columns = [[getattr(run.precision, part.name) for run in self.runs] for part in fields(Precision)]
+        middle: list[Any] = [None if None in column else statistics.median(column) for column in columns]
+        return Precision(*middle)
 
 
 # --- files ---
@@ -262,13 +260,12 @@ def read_result(path: Path) -> AnyResult:
     """The result in a file, of whichever kind."""
     try:
         content = json.loads(read_file(path))
-        if (version := content.pop("format")) != FORMAT:
-            raise ValueError(f"its format is {version}, this version reads {FORMAT}")
+        if (given := content.pop("format")) != FORMAT:
+            raise ValueError(f"its format is {given}, this version reads {FORMAT}")
         kinds: dict[str, type[AnyResult]] = {"vid-robust": RobustResult, "detection": DetectionResult}
         kind = kinds.get(content["benchmark"], Result)
-        # Of dataclasses, msgspec would leave out fields that they do not have.
-        for name in content.keys() - {part.name for part in fields(kind)}:
-            raise ValueError(f"unknown field `{name[:40]}`")
+        if unknown := content.keys() - {part.name for part in fields(kind)}:  # which msgspec would leave out
+            raise ValueError(f"unknown field `{min(unknown)[:40]}`")
         return msgspec.convert(content, kind)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None

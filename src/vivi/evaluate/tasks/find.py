@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from vivi.evaluate.results import Protocol, plain
 from vivi.evaluate.tasks import originals, tfds
@@ -24,40 +24,40 @@ class Place:
     folder: Path
 
 
-@dataclass(frozen=True)
-class FoundTasks:
+class FoundTasks(NamedTuple):
     """The tasks that can be evaluated, in VTAB's order and then by name, and why others cannot."""
 
-    tasks: list[Task] = field(default_factory=list)
-    failures: dict[str, UserError] = field(default_factory=dict)
+    tasks: list[Task]
+    failures: dict[str, UserError]
 
 
 def find_tasks(data: Path, protocol: Protocol, wanted: Sequence[str], groups: Mapping[str, Group]) -> FoundTasks:
-    """Reads the wanted tasks in a folder, or all that are there."""
+    """Reads the wanted tasks in a folder, or all that are there; `groups` says where they belong."""
     places = find_places(data, protocol)
     if not places:
         raise UserError(
             f"there is no task in {data} for --protocol {protocol}: lists have Version 2 only, TFDS folders and "
             f"original data sets all; vivi evaluate vtab --check {data} says what is looked for"
         )
-    names = {*places, *(place.folder.name for place in places.values() if place.form == "lists")}
     for name in groups:
-        if name not in names:
+        if _name(name) not in places:
             raise UserError(f"--groups has '{name}', which is no task in {data}")
+    given = {_name(name): group for name, group in groups.items()}
     order = {task.name: place for place, task in enumerate(VTAB)}
-    found = FoundTasks()
+    found = FoundTasks([], {})
     for name in sorted(_choose(places, wanted, data), key=lambda name: (order.get(name, len(order)), name)):
         try:
-            found.tasks.append(_read(name, places[name], data, protocol, groups))
+            task = _read(name, places[name], data, protocol)
+            found.tasks.append(replace(task, group=given.get(name, task.group)))
         except UserError as error:
             found.failures[name] = error
     return found
 
 
-def _read(name: str, place: Place, data: Path, protocol: Protocol, groups: Mapping[str, Group]) -> Task:
+def _read(name: str, place: Place, data: Path, protocol: Protocol) -> Task:
     known = definition(name)
     if place.form == "lists" or known is None:
-        return read_task(place.folder, groups)
+        return read_task(place.folder)
     if place.form == "tfds":
         return tfds.read_task(known, place.folder, protocol)
     return originals.original_task(known, originals.read_original(name, data), protocol)

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
-from vivi.evaluate.tasks.definitions import Group, definition
+from vivi.evaluate.tasks.definitions import definition
 from vivi.evaluate.tasks.examples import Examples, Task
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import LARGE, leads_out, read_file
@@ -27,20 +26,18 @@ def is_task(folder: Path) -> bool:
     return any((folder / f"{name}.txt").exists() for name in LISTS.values())
 
 
-def read_task(folder: Path, groups: Mapping[str, Group] | None = None) -> Task:
-    """Reads the lists of a task; its images are read when they are needed. `groups` says where users' own belong."""
+def read_task(folder: Path) -> Task:
+    """Reads the lists of a task; its images are read when they are needed."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder of a task: it does not exist")
     known = definition(folder.name)
     limit = known.classes if known else _classes_named(folder)
     parts = {part: read_list(folder / f"{name}.txt", limit) for part, name in LISTS.items()}
     classes = limit or 1 + max(int(examples.labels.max()) for examples in parts.values())
-    name, title = (known.name, known.title) if known else (folder.name, folder.name)
-    groups = groups or {}
-    group = groups.get(folder.name) or groups.get(name) or (known.group if known else "own")
-    sizes = [len(examples) for examples in parts.values()]
-    exact = known is None or sizes == [800, 200, 1000, known.test]  # a user's own are what they are
-    return Task(name, title, group, classes, "lists" if exact else "own split", **parts)
+    if known is None:
+        return Task(folder.name, folder.name, "own", classes, "lists", **parts)  # a user's own are what they are
+    exact = [len(examples) for examples in parts.values()] == [800, 200, 1000, known.test]
+    return Task(known.name, known.title, known.group, classes, "lists" if exact else "own split", **parts)
 
 
 def _classes_named(folder: Path) -> int:
