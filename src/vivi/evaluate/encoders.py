@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from vivi import recipes
 from vivi.evaluate import foreign
-from vivi.model.architecture import Architecture, architecture_of, glorot
+from vivi.model.architecture import Architecture, architecture_of, glorot, timm_config
 from vivi.model.files import backbone_with_weights, check_values, parse_tensors, read_encoder
 from vivi.recipes.check import SIZES
 from vivi.recipes.files import find_recipe
@@ -126,10 +126,10 @@ def _run(source: str, size: int) -> _Loaded:
 
 
 def _timm(name: str, weights: Path | None, size: int) -> _Loaded:
-    architecture = _timm_architecture(name)
     if weights is None:
-        architecture = _at_size(architecture, size)
+        architecture = _timm_architecture(name, size)
         return name, architecture.create(pretrained=True), architecture
+    architecture = _timm_architecture(name, 0)
     state = read_weights(weights)  # before the network is made: a missing file is told at once
     backbone = architecture.create()
     load_weights(backbone, state, weights, str(architecture))
@@ -140,7 +140,7 @@ def _timm(name: str, weights: Path | None, size: int) -> _Loaded:
 def _untrained(name: str, size: int) -> _Loaded:
     settings = recipes.Encoder(name, initialisation="timm")
     if timm.is_model(name):
-        architecture = _at_size(_timm_architecture(name), size)
+        architecture = _timm_architecture(name, size)
     elif name in recipes.RECIPES or name.endswith(".json") or os.path.exists(name):
         recipe = find_recipe(name)
         check_ranges(recipe.augment, {"size": SIZES}, "augment.")
@@ -171,23 +171,13 @@ def _foreign(kind: str, path: Path, size: int) -> _Loaded:
     return kind.upper(), backbone, Architecture(what, {}, size or VTAB_SIZE, foreign.MEAN, foreign.STD)
 
 
-def _timm_architecture(name: str) -> Architecture:
-    """A timm model with its own input statistics, and its own size where that is fixed: elsewhere that of VTAB."""
-    architecture = architecture_of(recipes.Encoder(name), VTAB_SIZE)
-    config = timm.models.get_pretrained_cfg(name)
-    if config is None:
-        return architecture
-    if config.fixed_input_size:
-        architecture = _at_size(architecture, int(config.input_size[-1]))
-    return replace(architecture, mean=tuple(config.mean), std=tuple(config.std))
-
-
-def _at_size(architecture: Architecture, size: int) -> Architecture:
-    """Made for another size; 0 leaves it."""
-    if not size:
-        return architecture
-    fixed = {"img_size": size} if "img_size" in architecture.arguments else {}
-    return replace(architecture, arguments={**architecture.arguments, **fixed}, size=size)
+def _timm_architecture(name: str, size: int) -> Architecture:
+    """A timm model with its own input statistics. Its size is the one given, or its own where that is fixed, or
+    VTAB's."""
+    config = timm_config(name)
+    own = int(config.input_size[-1]) if config and config.fixed_input_size else VTAB_SIZE
+    architecture = architecture_of(recipes.Encoder(name), size or own)
+    return replace(architecture, mean=tuple(config.mean), std=tuple(config.std)) if config else architecture
 
 
 def _resize(backbone: nn.Module, architecture: Architecture, size: int, where: str) -> Architecture:
@@ -200,7 +190,7 @@ def _resize(backbone: nn.Module, architecture: Architecture, size: int, where: s
                 f"the weights of {where} are for images of {architecture.size} px only ({first_line(error)}): "
                 "leave out --size"
             ) from None
-    return _at_size(architecture, size)
+    return replace(architecture, size=size or architecture.size)
 
 
 # --- files of weights ---
