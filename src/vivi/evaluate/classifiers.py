@@ -1,13 +1,14 @@
-"""Classifiers: that of a run which was trained with labels, or that of a timm model; and vivi evaluate classifier, how
-often their first guess, or one of the first five, is an image's class."""
+"""Classifiers: that of a run which was trained with labels, or that of a timm model; and vivi evaluate classifier:
+how often their first guess, or one of the first five, is an image's class."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -81,7 +82,7 @@ def _timm(source: str, weights: Path | None, name: str, images: LabelledImages |
     known = len(images.classes) if images else 0
     if weights is not None:
         state = read_weights(weights)
-        outputs = known or _outputs(kind, state, weights)
+        outputs = known or _outputs(kind, config, state, weights)
         network: nn.Module = timm.create_model(kind, num_classes=outputs)
         what = f"{kind} with {outputs:,} classes" + (f", as many as {images.source} has" if images else "")
         load_weights(network, state, weights, what)
@@ -98,9 +99,8 @@ def _timm(source: str, weights: Path | None, name: str, images: LabelledImages |
     return ImageClassifier(model, network.eval(), outputs, None)
 
 
-def _outputs(kind: str, state: Mapping[str, Tensor], where: Path) -> int:
+def _outputs(kind: str, config: Any, state: Mapping[str, Tensor], where: Path) -> int:
     """How many classes weights are for: as many as their last layer has rows."""
-    config = timm_config(kind)
     layers = config.classifier if config else None
     last = layers if isinstance(layers, str) else next(iter(layers or ()), "fc")
     for name, tensor in state.items():
@@ -116,12 +116,11 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     """Tests a classifier on labelled images, and writes the result."""
     place = choose_device(device)
     # The labels are in the order of its classes: of those without names, in the sorted order of the folders.
-    if has_names(subject.encoder):
-        classifier = open_classifier(subject.encoder, subject.weights, subject.name)
-        images = _find(subject.images, classifier.classes or ())
-    else:
-        images = _find(subject.images, find_images(subject.images).classes)
-        classifier = open_classifier(subject.encoder, subject.weights, subject.name, images)
+    own = open_classifier(subject.encoder, subject.weights, subject.name) if has_names(subject.encoder) else None
+    classes = own.classes if own else find_images(subject.images).classes
+    images = find_test_images(subject.images, subject.images, classes or ())
+    assert images is not None  # those that were named are found, or it is an error
+    classifier = own or open_classifier(subject.encoder, subject.weights, subject.name, images)
     model = classifier.model
     check_name(model.name, model.checksum, subject.out)
     weights = checksum(classifier.network, model.mean, model.std)
@@ -166,13 +165,6 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     lost = f"; {len(unreadable):,} could not be read" if unreadable else ""
     console.print(f"{model.name}: {said} of {count:,} images{lost}", soft_wrap=True)
     return result
-
-
-def _find(source: Path, classes: Sequence[str]) -> LabelledImages:
-    """The test images, beside train/ or all there are, with labels in the order of `classes`."""
-    images = find_test_images(source, source, classes)
-    assert images is not None  # those that were named are found, or it is an error
-    return images
 
 
 def _test(

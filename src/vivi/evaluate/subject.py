@@ -141,10 +141,9 @@ def read_groups(words: tuple[str, ...]) -> dict[str, Group]:
     groups: dict[str, Group] = {}
     for word in words:
         name, _, tasks = word.partition("=")
-        group = next((group for group in GROUPS if group == name), None)
-        if group is None or not tasks:
+        if name not in GROUPS or not tasks:
             raise UserError(f"--groups has '{word}'; write GROUP=TASK,TASK with one of {', '.join(GROUPS)}")
-        groups.update({task: group for task in tasks.split(",") if task})
+        groups |= dict.fromkeys(filter(None, tasks.split(",")), GROUPS[GROUPS.index(name)])
     return groups
 
 

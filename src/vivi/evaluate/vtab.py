@@ -147,9 +147,8 @@ class Evaluation:
     def _write_finished(self) -> None:
         """Writes the results whose runs are all there."""
         written = {result.task for result in self.session.results}
-        waiting = [task for task in self.session.usable() if task.name in self.chosen.keys() - written]
-        for task in waiting:
-            if all(job in self.done for job in self.final_jobs(task)):
+        for task in self.session.usable():
+            if task.name in self.chosen.keys() - written and self.done.keys() >= {*self.final_jobs(task)}:
                 self._write(task)
 
     def _write(self, task: Task) -> None:

@@ -105,10 +105,6 @@ def read_classes(folder: Path) -> Examples:
     return Examples([path for path, _ in pairs], torch.tensor([label for _, label in pairs]))
 
 
-def read_dealt_classes(folder: Path, shares: tuple[int, int, int]) -> Original:
-    return Original(*deal(read_classes(folder), shares))
-
-
 def read_caltech101(folder: Path) -> Original:
     """30 images of each class, or a third of one with no more, for train and val together; the others for test."""
     everything = read_classes(folder)
@@ -211,18 +207,18 @@ SOURCES = {
         ("SUN397", "sun397/SUN397"),
         ("a/abbey",),
         "https://vision.princeton.edu/projects/2010/SUN/: SUN397.tar.gz",
-        partial(read_dealt_classes, shares=(76128, 10875, 21750)),
+        lambda folder: Original(*deal(read_classes(folder), (76128, 10875, 21750))),
     ),
     "eurosat": Source(
         ("eurosat/2750", "eurosat/EuroSAT_RGB", "EuroSAT_RGB", "2750", "EuroSAT"),
         ("AnnualCrop",),
         "https://github.com/phelber/eurosat: EuroSAT.zip, the RGB version",
-        partial(read_dealt_classes, shares=(3, 1, 1)),
+        lambda folder: Original(*deal(read_classes(folder), (3, 1, 1))),
     ),
     "resisc45": Source(
         ("NWPU-RESISC45", "resisc45/NWPU-RESISC45"),
         ("airplane",),
         "https://gcheng-nwpu.github.io/#Datasets: NWPU-RESISC45.rar",
-        partial(read_dealt_classes, shares=(3, 1, 1)),
+        lambda folder: Original(*deal(read_classes(folder), (3, 1, 1))),
     ),
 }

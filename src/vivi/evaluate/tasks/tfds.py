@@ -37,18 +37,6 @@ FILES_AT_ONCE = RECORDS_IN_TURN = 16
 # --- which records, and what they are labelled ---
 
 
-def class_of(feature: str, first: int = 1, of: int = 1) -> Label:
-    """The label is an integer feature; where one class stands for several of its values, times `first` // `of`."""
-
-    def label(example: Example) -> int:
-        values = example.integers(feature)
-        if len(values) != 1:
-            raise ValueError(f"it has {len(values)} values of {feature}, not one")
-        return values[0] * first // of
-
-    return label
-
-
 def object_count(example: Example) -> int:
     """CLEVR's scenes have 3 to 10 objects: classes 0 to 7."""
     return len(example.integers("objects/size")) - 3
@@ -56,10 +44,7 @@ def object_count(example: Example) -> int:
 
 def nearest_object(example: Example) -> int:
     """The class of the smallest third pixel coordinate, the distance from CLEVR's camera."""
-    distances = example.floats("objects/pixel_coords")[2::3]
-    if not len(distances):
-        raise ValueError("it has no objects")
-    return clevr_distance(float(distances.min()))
+    return clevr_distance(float(example.floats("objects/pixel_coords")[2::3].min()))
 
 
 def clevr_distance(distance: float) -> int:
@@ -86,7 +71,8 @@ def _bin(value: float, ends: Sequence[float]) -> int:
     return int(np.searchsorted(np.array(ends, dtype=np.float32), np.float32(value), side="left"))
 
 
-by_label = class_of("label")
+def by_label(example: Example) -> int:
+    return example.integer("label")
 
 
 @dataclass(frozen=True)
@@ -122,10 +108,10 @@ SOURCES = {
     "dmlab": Source("dmlab", 2),
     "kitti_distance": Source("kitti", 3, label=nearest_vehicle),
     # 32 positions, two in a class; 40 orientations in 16 classes; pixels are 0 and 1.
-    "dsprites_location": Source(*_DSPRITES, class_of("label_x_position", 1, 2), 255),
-    "dsprites_orientation": Source(*_DSPRITES, class_of("label_orientation", 2, 5), 255),
-    "smallnorb_azimuth": Source(*_SMALLNORB, class_of("label_azimuth")),
-    "smallnorb_elevation": Source(*_SMALLNORB, class_of("label_elevation")),
+    "dsprites_location": Source(*_DSPRITES, lambda e: e.integer("label_x_position") // 2, 255),
+    "dsprites_orientation": Source(*_DSPRITES, lambda e: e.integer("label_orientation") * 2 // 5, 255),
+    "smallnorb_azimuth": Source(*_SMALLNORB, lambda e: e.integer("label_azimuth")),
+    "smallnorb_elevation": Source(*_SMALLNORB, lambda e: e.integer("label_elevation")),
 }
 
 
@@ -232,18 +218,13 @@ def in_reading_order(records: Iterable[Record]) -> Iterator[Record]:
                     places[place] = next(files, None)
 
 
-def first_read(records: Iterable[Record], count: int) -> list[Record]:
-    """TFDS's take(count)."""
-    return list(islice(in_reading_order(records), count))
-
-
 def read_task(known: Definition, place: Path, protocol: Protocol) -> Task:
     """A task of VTAB with its own splits, if the folder has the version and the sizes of VTAB."""
     folder = Folder(known, place)
     train, val, test = (folder.records(part) for part in folder.parts)
     if protocol == "v1":
-        sweep, validation = folder.read(first_read(train, 1000)), folder.read(val)
-        final = folder.read(first_read(train + val, 1000))
+        sweep, validation = folder.read(list(islice(in_reading_order(train), 1000))), folder.read(val)
+        final = folder.read(list(islice(in_reading_order(train + val), 1000)))
     else:
         small = protocol == "v2"
         sweep, validation = folder.read(train[:800] if small else train), folder.read(val[:200] if small else val)

@@ -21,7 +21,8 @@ from vivi.evaluate.tasks.examples import damaged, unreadable
 Span = tuple[int, int]
 """Where something begins and ends in a file."""
 Data = mmap.mmap | bytes
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = 0, 2
+_FIXED = {1: 8, 5: 4}  # bytes
 
 
 def open_records(path: Path, count: int) -> tuple[Data, list[Span]]:
@@ -70,6 +71,12 @@ class Example:
             return span
         raise ValueError("its image has no bytes")
 
+    def integer(self, name: str) -> int:
+        values = self.integers(name)
+        if len(values) != 1:
+            raise ValueError(f"it has {len(values)} values of {name}, not one")
+        return values[0]
+
     def integers(self, name: str) -> list[int]:
         """Packed into one field or each in its own."""
         values = []
@@ -96,12 +103,13 @@ def _fields(data: Data, within: Span) -> Iterator[tuple[int, Span]]:
     at, end = within
     while at < end:
         key, at = _varint(data, at, end)
-        if key & 7 == _BYTES:
+        kind = key & 7
+        if kind == _BYTES:
             length, at = _varint(data, at, end)
-        elif key & 7 == _VARINT:
+        elif kind == _VARINT:
             length = _varint(data, at, end)[1] - at
-        elif key & 7 in (_FIXED64, _FIXED32):
-            length = 8 if key & 7 == _FIXED64 else 4
+        elif kind in _FIXED:
+            length = _FIXED[kind]
         else:
             raise ValueError("it is not in protobuf's format")
         if at + length > end:
