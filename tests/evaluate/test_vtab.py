@@ -240,6 +240,12 @@ def test_other_weights_of_the_same_name_are_refused(data: Path, undisturbed_swee
         evaluate(data, tmp_path / "results", "--encoder", "untrained:test_vit", "--size", "160")
 
 
+def test_how_long_all_of_it_takes_is_said_once(data: Path, tmp_path: Path) -> None:
+    flags = ["--tasks", "mine", "svhn", "--schedules", "75", "--learning-rates", "0.1", "--seeds", "1"]
+    said = evaluate(data, tmp_path / "results", *flags)
+    assert said.count(" images/s: about ") == 1 and " for all of it on one such device, " in said
+
+
 def test_groups_and_tasks_can_be_said(data: Path, tmp_path: Path) -> None:
     flags = ["--tasks", "mine", "--groups", "specialized=mine", "--schedules", "2", "--learning-rates", "0.1"]
     evaluate(data, tmp_path / "results", *flags)
