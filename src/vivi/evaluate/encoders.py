@@ -74,18 +74,18 @@ def load_model(source: str, weights: Path | None = None, size: int = 0, name: st
     if weights is not None and kind != "timm":
         raise UserError(f"--weights {weights} goes with timm:NAME only; {source} says itself where its weights are")
     if kind == "timm":
-        own_name, backbone, made = _timm(rest, weights, size)
+        loaded = _timm(rest, weights, size)
     elif kind == "untrained":
-        own_name, backbone, made = _untrained(rest, size)
+        loaded = _untrained(rest, size)
     elif kind in ("ms", "mt-ssl", "ti"):
-        own_name, backbone, made = _foreign(kind, Path(rest), size)
+        loaded = _foreign(kind, Path(rest), size)
     else:
-        own_name, backbone, made = _run(source, size)
-    backbone.eval()
-    features = _features(backbone, made.size, source)
+        loaded = _run(source, size)
+    own_name, backbone, architecture = loaded
+    size, mean, std = architecture.size, architecture.mean, architecture.std
     rates = TI_LEARNING_RATES if kind == "ti" else LEARNING_RATES
-    weighed = checksum(backbone, made.mean, made.std)
-    return Model(name or own_name, source, backbone, features, made.size, made.mean, made.std, rates, weighed)
+    features = _features(backbone.eval(), size, source)
+    return Model(name or own_name, source, backbone, features, size, mean, std, rates, checksum(backbone, mean, std))
 
 
 def checksum(backbone: nn.Module, mean: Sequence[float], std: Sequence[float]) -> str:
