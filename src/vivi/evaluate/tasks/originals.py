@@ -38,7 +38,9 @@ class Source:
     folders: tuple[str, ...]
     needs: tuple[str, ...]
     where: str
-    read: Callable[[Path], Original]
+    read: Callable[[Path], list[Examples]]
+    """Train, val and test; or train and val in one, or all three, dealt in these shares."""
+    shares: tuple[int, ...] = ()
 
 
 def find_original(name: str, data: Path) -> tuple[Path, tuple[str, ...]]:
@@ -52,13 +54,14 @@ def find_original(name: str, data: Path) -> tuple[Path, tuple[str, ...]]:
 
 def read_original(name: str, data: Path) -> Original:
     """A task's data set from under a folder; images are read when they are asked for."""
-    place, missing = find_original(name, data)
+    source, (place, missing) = SOURCES[name], find_original(name, data)
     if missing:
-        raise UserError(f"{place} has no {', '.join(missing)}, which {name} needs; get it: {SOURCES[name].where}")
+        raise UserError(f"{place} has no {', '.join(missing)}, which {name} needs; get it: {source.where}")
     try:
-        return SOURCES[name].read(place)
+        parts = source.read(place)
     except OSError as error:
         raise unreadable(error) from None
+    return Original._make([*deal(parts[0], source.shares), *parts[1:]] if source.shares else parts)
 
 
 def original_task(known: Definition, original: Original, protocol: Protocol) -> Task:
@@ -88,7 +91,7 @@ def deal(examples: Examples, shares: Sequence[int]) -> list[Examples]:
 # --- a folder of images for each class
 
 
-def read_classes(folder: Path) -> Examples:
+def read_classes(folder: Path) -> list[Examples]:
     """The images of each folder below that has some, at any depth (Sun397's c/church/outdoor); classes are in
     alphabetic order, whatever their case."""
     classes: dict[str, list[Path]] = {}
@@ -102,29 +105,25 @@ def read_classes(folder: Path) -> Examples:
     ordered = sorted(classes, key=lambda name: (name.lower(), name))
     pairs = [(path, label) for label, name in enumerate(ordered) for path in classes[name]]
     pairs = [(path, label) for path, label in pairs if path != folder / _BAD_IMAGE_OF_SUN397]
-    return Examples([path for path, _ in pairs], torch.tensor([label for _, label in pairs]))
+    return [Examples([path for path, _ in pairs], torch.tensor([label for _, label in pairs]))]
 
 
-def read_caltech101(folder: Path) -> Original:
+def read_caltech101(folder: Path) -> list[Examples]:
     """30 images of each class, or a third of one with no more, for train and val together; the others for test."""
-    everything = read_classes(folder)
+    (everything,) = read_classes(folder)
     learn = torch.zeros(len(everything), dtype=torch.bool)
     for label in everything.labels.unique():
         images = (everything.labels == label).nonzero().flatten()
         drawn = 30 if len(images) > 30 else (len(images) + 2) // 3
         learn[images[np.random.RandomState(_SPLIT_SEED).permutation(len(images))[:drawn]]] = True
-    train, val = deal(everything.take(learn.nonzero().flatten()), (9, 1))
-    return Original(train, val, everything.take((~learn).nonzero().flatten()))
+    return [everything.take(part.nonzero().flatten()) for part in (learn, ~learn)]
 
 
 # --- torchvision's data sets: their files and labels, without reading images
 
 
-def read_torchvision(
-    folder: Path, name: str, above: int, splits: Sequence[str], shares: Sequence[int] = ()
-) -> Original:
-    """A data set that torchvision looks for so many folders above. Train and val are one split where they have
-    shares of it."""
+def read_torchvision(folder: Path, name: str, above: int, splits: Sequence[str]) -> list[Examples]:
+    """A data set that torchvision looks for so many folders above."""
     parts = []
     for split in splits:
         try:
@@ -145,13 +144,13 @@ def read_torchvision(
         if not files:
             raise damaged(folder, "it lists no images")
         parts.append(Examples(files, torch.tensor(found._labels, dtype=torch.int64)))
-    return Original(*([*deal(parts[0], shares), parts[1]] if shares else parts))
+    return parts
 
 
 # --- arrays
 
 
-def read_cifar100(folder: Path) -> Original:
+def read_cifar100(folder: Path) -> list[Examples]:
     """The binary version; the Python version, which torchvision reads, is a pickle."""
     parts = []
     for path in (folder / "train.bin", folder / "test.bin"):
@@ -161,7 +160,7 @@ def read_cifar100(folder: Path) -> Original:
         records = np.memmap(path, dtype=_CIFAR_RECORD, mode="c")
         labels = torch.from_numpy(records["fine"].astype(np.int64))
         parts.append(Examples([*torch.from_numpy(records["pixels"])], labels))
-    return Original(*[*deal(parts[0], (9, 1)), parts[1]])
+    return parts
 
 
 # One class's folder tells the data set from another's when both have one folder for each class.
@@ -171,12 +170,14 @@ SOURCES = {
         ("BACKGROUND_Google",),
         "https://data.caltech.edu/records/mzrjq-6wc02: caltech-101.zip, and in it 101_ObjectCategories.tar.gz",
         read_caltech101,
+        (9, 1),
     ),
     "cifar100": Source(
         ("cifar-100-binary", "cifar100/cifar-100-binary"),
         ("train.bin", "test.bin"),
         "https://www.cs.toronto.edu/~kriz/cifar.html: the binary version, cifar-100-binary.tar.gz",
         read_cifar100,
+        (9, 1),
     ),
     "dtd": Source(
         ("dtd/dtd",),
@@ -195,30 +196,35 @@ SOURCES = {
         ("oxford-iiit-pet",),
         ("images", "annotations/trainval.txt", "annotations/test.txt"),
         "https://www.robots.ox.ac.uk/~vgg/data/pets/: images.tar.gz and annotations.tar.gz",
-        partial(read_torchvision, name="OxfordIIITPet", above=1, splits=("trainval", "test"), shares=(4, 1)),
+        partial(read_torchvision, name="OxfordIIITPet", above=1, splits=("trainval", "test")),
+        (4, 1),
     ),
     "svhn": Source(
         ("svhn", "SVHN"),
         ("train_32x32.mat", "test_32x32.mat"),
         "http://ufldl.stanford.edu/housenumbers/: train_32x32.mat and test_32x32.mat",
-        partial(read_torchvision, name="SVHN", above=0, splits=("train", "test"), shares=(9, 1)),
+        partial(read_torchvision, name="SVHN", above=0, splits=("train", "test")),
+        (9, 1),
     ),
     "sun397": Source(
         ("SUN397", "sun397/SUN397"),
         ("a/abbey",),
         "https://vision.princeton.edu/projects/2010/SUN/: SUN397.tar.gz",
-        lambda folder: Original(*deal(read_classes(folder), (76128, 10875, 21750))),
+        read_classes,
+        (76128, 10875, 21750),
     ),
     "eurosat": Source(
         ("eurosat/2750", "eurosat/EuroSAT_RGB", "EuroSAT_RGB", "2750", "EuroSAT"),
         ("AnnualCrop",),
         "https://github.com/phelber/eurosat: EuroSAT.zip, the RGB version",
-        lambda folder: Original(*deal(read_classes(folder), (3, 1, 1))),
+        read_classes,
+        (3, 1, 1),
     ),
     "resisc45": Source(
         ("NWPU-RESISC45", "resisc45/NWPU-RESISC45"),
         ("airplane",),
         "https://gcheng-nwpu.github.io/#Datasets: NWPU-RESISC45.rar",
-        lambda folder: Original(*deal(read_classes(folder), (3, 1, 1))),
+        read_classes,
+        (3, 1, 1),
     ),
 }
