@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Literal
 
 from rich.console import Console
 
@@ -118,14 +117,14 @@ class Evaluation:
         self.session.console.print(said, soft_wrap=True)
 
     def sweep_jobs(self, task: Task) -> list[Job]:
-        return [self._job(task, "sweep", setting, 0) for setting in self.settings]
+        return [Job(task.name, "sweep", self._tuning(setting, 0)) for setting in self.settings]
 
     def final_jobs(self, task: Task) -> list[Job]:
-        seeds = range(self.sweep.seeds)
-        return [self._job(task, "final", setting, seed) for setting, _ in self.chosen[task.name] for seed in seeds]
+        grid = [(setting, seed) for setting, _ in self.chosen[task.name] for seed in range(self.sweep.seeds)]
+        return [Job(task.name, "final", self._tuning(setting, seed)) for setting, seed in grid]
 
-    def _job(self, task: Task, phase: Literal["sweep", "final"], setting: Setting, seed: int) -> Job:
-        return Job(task.name, phase, Tuning(setting, seed, self.sweep.images_a_step, self.sweep.micro_batch))
+    def _tuning(self, setting: Setting, seed: int) -> Tuning:
+        return Tuning(setting, seed, self.sweep.images_a_step, self.sweep.micro_batch)
 
     def trials(self, task: Task) -> list[Trial]:
         jobs = self.sweep_jobs(task) if len(self.settings) > 1 else []

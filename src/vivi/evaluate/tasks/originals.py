@@ -88,9 +88,6 @@ def deal(examples: Examples, shares: Sequence[int]) -> list[Examples]:
     return [examples.take(part.sort().values) for part in shuffled.split(sizes(len(examples), shares))]
 
 
-# --- a folder of images for each class
-
-
 def read_classes(folder: Path) -> list[Examples]:
     """The images of each folder below that has some, at any depth (Sun397's c/church/outdoor); classes are in
     alphabetic order, whatever their case."""
@@ -119,11 +116,8 @@ def read_caltech101(folder: Path) -> list[Examples]:
     return [everything.take(part.nonzero().flatten()) for part in (learn, ~learn)]
 
 
-# --- torchvision's data sets: their files and labels, without reading images
-
-
 def read_torchvision(folder: Path, name: str, above: int, splits: Sequence[str]) -> list[Examples]:
-    """A data set that torchvision looks for so many folders above."""
+    """The files and labels of a data set that torchvision looks for so many folders above."""
     parts = []
     for split in splits:
         try:
@@ -145,9 +139,6 @@ def read_torchvision(folder: Path, name: str, above: int, splits: Sequence[str])
             raise damaged(folder, "it lists no images")
         parts.append(Examples(files, torch.tensor(found._labels, dtype=torch.int64)))
     return parts
-
-
-# --- arrays
 
 
 def read_cifar100(folder: Path) -> list[Examples]:

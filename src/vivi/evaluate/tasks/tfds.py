@@ -34,9 +34,6 @@ Record = tuple[Path, int]
 FILES_AT_ONCE = RECORDS_IN_TURN = 16
 
 
-# --- which records, and what they are labelled ---
-
-
 def object_count(example: Example) -> int:
     """CLEVR's scenes have 3 to 10 objects: classes 0 to 7."""
     return len(example.integers("objects/size")) - 3
@@ -113,9 +110,6 @@ SOURCES = {
     "smallnorb_azimuth": Source(*_SMALLNORB, lambda e: e.integer("label_azimuth")),
     "smallnorb_elevation": Source(*_SMALLNORB, lambda e: e.integer("label_elevation")),
 }
-
-
-# --- folders ---
 
 
 def find_folder(name: str, data: Path) -> Path | None:
