@@ -20,14 +20,14 @@ import tyro
 from rich.console import Console
 
 from vivi.evaluate.encoders import LEARNING_RATES, load_model
-from vivi.evaluate.estimate import sweep_seconds
+from vivi.evaluate.features import Pictures
 from vivi.evaluate.finetune import Tuner, Tuning
-from vivi.evaluate.pictures import Pictures
 from vivi.evaluate.results import Setting
 from vivi.evaluate.settings import Sweep
 from vivi.evaluate.tasks import VTAB
 from vivi.evaluate.tasks.examples import Examples, Task
 from vivi.evaluate.tasks.lists import read_task
+from vivi.evaluate.vtab import sweep_seconds
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.progress import duration
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vivi import recipes
 from vivi.data.images import find_images
 from vivi.data.squares import sample_squares
-from vivi.evaluate import classify
+from vivi.evaluate.classifiers import evaluate_classifier
 from vivi.evaluate.results import Result, read_result, read_results
 from vivi.evaluate.settings import Classified
 from vivi.model.encoder import build_encoder, load_encoder
@@ -103,7 +103,7 @@ def write_run(folder: Path, classes: tuple[str, ...], step: int = 5) -> Path:
 
 def evaluate(encoder: object, images: Path, out: Path, **others: Any) -> tuple[Result, str]:
     console = Console(file=io.StringIO(), width=1000)
-    result = classify.evaluate_classifier(Classified(str(encoder), images, out, **others), console, "cpu")
+    result = evaluate_classifier(Classified(str(encoder), images, out, **others), console, "cpu")
     assert isinstance(console.file, io.StringIO)
     return result, console.file.getvalue()
 

@@ -16,9 +16,8 @@ from torch.nn import functional as F
 from torchvision.transforms.v2 import functional as vision
 
 from vivi.evaluate.encoders import Model, load_model
-from vivi.evaluate.features import read_image
+from vivi.evaluate.features import Pictures, read_image
 from vivi.evaluate.finetune import Tuner, Tuning, batch_order, learning_rate
-from vivi.evaluate.pictures import Pictures
 from vivi.evaluate.results import Setting
 from vivi.evaluate.tasks.examples import Examples, Task
 from vivi.evaluate.tasks.lists import read_task
@@ -40,8 +39,8 @@ def model() -> Model:
     return load_model("untrained:test_resnet", size=SIZE)
 
 
-def pictures(examples: Examples, most_bytes: float = 1e9) -> Pictures:
-    return Pictures(examples, SIZE, False, CPU, threads=2, most_bytes=most_bytes)
+def pictures(examples: Examples) -> Pictures:
+    return Pictures(examples, SIZE, False, CPU, threads=2)
 
 
 def watched(seen: list[int]) -> Callable[[int], bool]:
@@ -210,10 +209,13 @@ def test_a_run_that_diverges_ends_early_and_is_judged_as_it_is(model: Model, tas
     assert len(seen) < 100 and 0 <= found < 0.7
 
 
-@pytest.mark.parametrize("most_bytes", [0, 1e9])
-def test_images_are_the_same_whether_they_stay_or_are_read_as_they_go(task: Task, most_bytes: float) -> None:
-    data = pictures(task.final, most_bytes)
-    assert (data.resident is None) == (most_bytes == 0)
+@pytest.mark.parametrize("share", [0, 0.2])
+def test_images_are_the_same_whether_they_stay_or_are_read_as_they_go(
+    task: Task, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivi.evaluate.features.SHARE", share)
+    data = pictures(task.final)
+    assert (data.resident is None) == (share == 0)
     order = [torch.tensor([3, 0, 3]), torch.tensor([34]), torch.arange(20)]
     for indices, (images, labels) in zip(order, data.batches(order), strict=True):
         expected = [

@@ -306,8 +306,8 @@ def test_a_checkpoint_of_ti_is_loaded(tmp_path: Path) -> None:
     ("change", "line"),
     [
         ({"conv1_1/bn/scale": torch.ones(64)}, "batch normalisation"),
-        ({"fc6.weight": torch.ones(24, 100)}, "no square of positions"),
-        ({"fc6.weight": torch.ones(24)}, "no matrix"),
+        ({"fc6.weight": torch.ones(24, 100)}, "no matrix for a square of positions"),
+        ({"fc6.weight": torch.ones(24)}, "no matrix for a square of positions"),
     ],
 )
 def test_another_vgg_gets_one_line(change: State, line: str) -> None:

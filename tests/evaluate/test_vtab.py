@@ -21,11 +21,10 @@ from small_tasks import write_task
 
 from vivi.evaluate.finetune import Tuning
 from vivi.evaluate.results import Setting, Trial, read_results
-from vivi.evaluate.runs import Job, Runs
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.evaluate.subject import open_session
 from vivi.evaluate.vtab import best_by_mean, best_trial
-from vivi.evaluate.workers import Processes, Work
+from vivi.evaluate.workers import Job, Work, Workers
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
 
@@ -155,10 +154,12 @@ def damage(folder: Path, how: str) -> str:
         return "val200.txt cannot be read (No such file or directory)"
     if how == "label out of range":
         lists.write_text(lists.read_text() + "images/test/000000.png 10\n")
-        return "test.txt line 13 has label 10; the task has 10 classes: write 0 to 9"
+        return (
+            "test.txt line 13 is 'images/test/000000.png 10'; it must be the path of an image below the list's folder"
+        )
     if how == "no label":
         lists.write_text("images/test/000000.png\n")
-        return "test.txt line 1 is 'images/test/000000.png'; it must be the path of an image and a label"
+        return "test.txt line 1 is 'images/test/000000.png'; it must be the path of an image"
     if how == "empty task":
         for path in folder.glob("*.txt"):
             path.write_text("")
@@ -218,11 +219,8 @@ def refused(data: Path, out: Path, *flags: object) -> str:
     ("flags", "line"),
     [
         (["--tasks", "svnh"], "there is no task 'svnh' in .*; did you mean svhn"),
-        (["--protocol", "v1"], "has lists of Version 2 only; Version 1 needs original data sets or TFDS folders"),
-        (
-            ["--protocol", "full"],
-            "has lists of Version 2 only; the full regime needs original data sets or TFDS folders",
-        ),
+        (["--protocol", "v1"], "there is no task in .* for --protocol v1: lists have Version 2 only"),
+        (["--protocol", "full"], "there is no task in .* for --protocol full: lists have Version 2 only"),
         (["--seeds", "0"], "--seeds is 0; it must be between 1 and"),
         (["--schedules", "0"], "--schedules is 0; each must be more than 0"),
         (["--groups", "nature=mine"], "--groups has 'nature=mine'; write GROUP=TASK,TASK"),
@@ -240,6 +238,12 @@ def test_other_weights_of_the_same_name_are_refused(data: Path, undisturbed_swee
     shutil.copytree(undisturbed_sweep, tmp_path / "results")
     with pytest.raises(UserError, match="is about other weights of the same name, 'small': give --name"):
         evaluate(data, tmp_path / "results", "--encoder", "untrained:test_vit", "--size", "160")
+
+
+def test_how_long_all_of_it_takes_is_said_once(data: Path, tmp_path: Path) -> None:
+    flags = ["--tasks", "mine", "svhn", "--schedules", "75", "--learning-rates", "0.1", "--seeds", "1"]
+    said = evaluate(data, tmp_path / "results", *flags)
+    assert said.count(" images/s: about ") == 1 and " for all of it on one such device, " in said
 
 
 def test_groups_and_tasks_can_be_said(data: Path, tmp_path: Path) -> None:
@@ -269,17 +273,18 @@ def test_the_best_setting_is_that_of_a_search_by_hand() -> None:
 
 def test_a_process_that_is_killed_between_two_runs_is_said_in_one_line(data: Path, tmp_path: Path) -> None:
     subject = Subject(encoder="untrained:test_resnet", data=data, out=tmp_path, size=32, tasks=("mine",))
-    sweep, machine = Sweep(batch=8), FinetuneExecution(device="cpu")
-    with open_session(subject, "v2", Console(quiet=True)) as session:
-        runs = Runs(tmp_path / "runs", session.model.checksum, 32, sweep.antialias, session.checksums)
-    runs.folder.mkdir()
-    jobs = [Job("mine", "sweep", Tuning(Setting(0.1, steps), 0, 8)) for steps in (1, 2)]
-    workers = Processes(Work(subject, sweep, machine, runs), [torch.device("cpu")], StopRequest())
-    with closing(workers):
-        done = workers.carry_out(jobs, lambda job, step: None)
-        assert next(done)[0] == jobs[0]
-        (process,) = multiprocessing.active_children()
-        process.kill()
-        process.join()
-        with pytest.raises(UserError, match=r"^the process that fine-tunes on mine ended with exit code -9, .*\Z"):
-            next(done)
+    jobs = [Job("mine", "sweep", Tuning(Setting(0.1, steps), 0, 8)) for steps in (1, 2, 3)]
+    places = [torch.device("cpu")] * 2
+    with (
+        pytest.raises(UserError, match=r"^the process that fine-tunes on mine ended with exit code -9, .*\Z"),
+        open_session(subject, "v2", Console(quiet=True)) as session,
+    ):
+        work = Work(subject, Sweep(batch=8), FinetuneExecution(), session.model.checksum, 32, session.checksums)
+        work.folder.mkdir(parents=True)
+        with closing(Workers(work, session.model, session.tasks, places, StopRequest())) as workers:
+            done = workers.carry_out(jobs, lambda job, step: None)
+            assert next(done)[0] in jobs
+            for process in multiprocessing.active_children():
+                process.kill()
+                process.join()
+            list(done)

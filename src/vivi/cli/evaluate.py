@@ -94,7 +94,7 @@ class Classifier:
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
     def run(self, console: Console) -> None:
-        from vivi.evaluate.classify import evaluate_classifier
+        from vivi.evaluate.classifiers import evaluate_classifier
 
         evaluate_classifier(self.subject, console, self.device)
         _say_report(self.subject.out, console)

@@ -1,21 +1,34 @@
-"""Classifiers to be evaluated: that of a run which was trained with labels, or the one a timm model has."""
+"""Classifiers: that of a run which was trained with labels, or that of a timm model; and vivi evaluate classifier:
+how often their first guess, or one of the first five, is an image's class."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import timm
+import torch
+from rich.console import Console
 from torch import Tensor, nn
 
-from vivi import recipes
-from vivi.evaluate.encoders import VTAB_SIZE, Model, load_model, load_weights, read_weights
-from vivi.model.architecture import architecture_of
-from vivi.model.files import Classifier, read_classifier
+from vivi.data.images import LabelledImages, find_images, find_test_images
+from vivi.data.squares import check_some_readable, labelled_squares
+from vivi.evaluate.encoders import VTAB_SIZE, Model, checksum, load_model, load_weights, read_weights
+from vivi.evaluate.metadata import NAMED
+from vivi.evaluate.results import Result, Score, read_results, versions, write_result
+from vivi.evaluate.settings import Classified
+from vivi.evaluate.subject import check_name
+from vivi.model.architecture import timm_config
+from vivi.model.features import encode, top_k
+from vivi.model.files import read_classifier
+from vivi.runtime.distributed import choose_device
 from vivi.runtime.errors import UserError
-from vivi.runtime.storage import read_file
+from vivi.runtime.progress import ProgressLine
+from vivi.runtime.storage import StorageError, read_file
 
 
 @dataclass(frozen=True)
@@ -28,40 +41,23 @@ class ImageClassifier:
     classes: tuple[str, ...] | None  # names of the outputs; None: they are known by number, as timm's are
 
 
-@dataclass(frozen=True)
-class ExpectedClasses:
-    """How many classes a classifier must have, and which images say so."""
-
-    classes: int
-    by: Path
-
-
 def has_names(source: str) -> bool:
     """Whether the classes of this --encoder have names; raises where it has no classifier at all."""
     kind = source.partition(":")[0]
     if kind in ("untrained", "ms", "mt-ssl", "ti"):
-        raise UserError(
-            f"{source} has no classifier: give --encoder a run that was trained with labels, or timm:NAME"
-        )
+        raise UserError(f"{source} has no classifier: give a run that was trained with labels, or timm:NAME")
     return kind != "timm"
 
 
 def open_classifier(
-    source: str, weights: Path | None = None, name: str = "", told: ExpectedClasses | None = None
+    source: str, weights: Path | None = None, name: str = "", images: LabelledImages | None = None
 ) -> ImageClassifier:
-    """The classifier that --encoder and --weights name. Where nobody has told how many classes a timm model has, its
-    weights do."""
+    """The classifier that --encoder and --weights name. A timm model must have as many classes as the images, where
+    there are any, or else as its weights."""
     if not has_names(source):
-        return _timm(source, weights, name, told)
+        return _timm(source, weights, name, images)
     model = load_model(source, weights, name=name)
-    run = Path(source)
-    classifier = _of_run(run if run.is_dir() else run.parent, model)
-    network = nn.Sequential(model.backbone, classifier.layer())
-    return ImageClassifier(model, network.eval(), len(classifier.classes), classifier.classes)
-
-
-def _of_run(run: Path, model: Model) -> Classifier:
-    """The classifier that was trained with the encoder of a run."""
+    run = Path(source) if Path(source).is_dir() else Path(source).parent
     classifier = read_classifier(run)
     features = classifier.weight.shape[1]
     if features != model.features:
@@ -75,41 +71,147 @@ def _of_run(run: Path, model: Model) -> Classifier:
             f"in {run} the encoder is of step {step}, the classifier of step {other}: "
             "if it is training, try again; if it was stopped, go on with it"
         )
-    return classifier
+    network = nn.Sequential(model.backbone, classifier.layer())
+    return ImageClassifier(model, network.eval(), len(classifier.classes), classifier.classes)
 
 
-def _timm(source: str, weights: Path | None, name: str, told: ExpectedClasses | None) -> ImageClassifier:
-    """A timm model with the classifier it has; its classes are numbers."""
+def _timm(source: str, weights: Path | None, name: str, images: LabelledImages | None) -> ImageClassifier:
     kind = source.partition(":")[2]
-    architecture = architecture_of(recipes.Encoder(kind), VTAB_SIZE)  # says so where timm has no such model
-    config = timm.models.get_pretrained_cfg(architecture.name)
-    size = int(config.input_size[-1]) if config else VTAB_SIZE
-    model = load_model(source, weights, size, name)
-    if weights is None:
-        network: nn.Module = timm.create_model(kind, pretrained=True)
+    config = timm_config(kind)
+    model = load_model(source, weights, int(config.input_size[-1]) if config else VTAB_SIZE, name)
+    known = len(images.classes) if images else 0
+    if weights is not None:
+        state = read_weights(weights)
+        outputs = known or _outputs(kind, config, state, weights)
+        network: nn.Module = timm.create_model(kind, num_classes=outputs)
+        what = f"{kind} with {outputs:,} classes" + (f", as many as {images.source} has" if images else "")
+        load_weights(network, state, weights, what)
+    else:
+        network = timm.create_model(kind, pretrained=True)
         outputs = int(getattr(network, "num_classes", 0))
-        if told and outputs != told.classes:
+        if images and outputs != known:
             raise UserError(
-                f"{source} knows {outputs:,} classes, {told.by} has {told.classes:,}: "
+                f"{source} knows {outputs:,} classes, {images.source} has {known:,}: "
                 "give the images of all classes that it was trained on"
             )
         if not outputs:
             raise UserError(f"{source} has no classifier: take a timm model that was trained with labels")
-    else:
-        state = read_weights(weights)
-        outputs = told.classes if told else _outputs(kind, state, weights)
-        network = timm.create_model(kind, num_classes=outputs)
-        what = f"{kind} with {outputs:,} classes" + (f", as many as {told.by} has" if told else "")
-        load_weights(network, state, weights, what)
     return ImageClassifier(model, network.eval(), outputs, None)
 
 
-def _outputs(kind: str, state: Mapping[str, Tensor], where: Path) -> int:
+def _outputs(kind: str, config: Any, state: Mapping[str, Tensor], where: Path) -> int:
     """How many classes weights are for: as many as their last layer has rows."""
-    config = timm.models.get_pretrained_cfg(kind)
     layers = config.classifier if config else None
     last = layers if isinstance(layers, str) else next(iter(layers or ()), "fc")
-    names = [name for name in state if name == f"{last}.weight" or name.endswith(f".{last}.weight")]
-    if not names:
-        raise UserError(f"{where} has no {last}.weight, the classifier of {kind}: it holds an encoder alone")
-    return int(state[names[0]].shape[0])
+    for name, tensor in state.items():
+        if f".{name}".endswith(f".{last}.weight"):
+            return len(tensor)
+    raise UserError(f"{where} has no {last}.weight, the classifier of {kind}: it holds an encoder alone")
+
+
+# --- vivi evaluate classifier ---
+
+
+def evaluate_classifier(subject: Classified, console: Console, device: str = "auto") -> Result:
+    """Tests a classifier on labelled images, and writes the result."""
+    place = choose_device(device)
+    # The labels are in the order of its classes: of those without names, in the sorted order of the folders.
+    own = open_classifier(subject.encoder, subject.weights, subject.name) if has_names(subject.encoder) else None
+    classes = own.classes if own else find_images(subject.images).classes
+    images = find_test_images(subject.images, subject.images, classes or ())
+    assert images is not None  # those that were named are found, or it is an error
+    classifier = own or open_classifier(subject.encoder, subject.weights, subject.name, images)
+    model = classifier.model
+    check_name(model.name, model.checksum, subject.out)
+    weights = checksum(classifier.network, model.mean, model.std)
+    title = _title(subject.images)
+    _check_results(subject.out, model.name, weights, title, images)
+    notes = (*images.notes, *_trained_on(subject, images))
+    for note in notes:
+        console.print(note, style="yellow", soft_wrap=True)
+    began = time.monotonic()
+    first, five, unreadable = _test(classifier, images, place, console)
+    count, more = len(images) - len(unreadable), len(unreadable) - NAMED
+    left_out = unreadable[:NAMED] + ([f"{more:,} more that cannot be read"] if more > 0 else [])
+    result = Result(
+        encoder=model.name,
+        benchmark="classifier",
+        protocol="full",
+        task=title,
+        title=title,
+        group="own",
+        classes=len(images.classes),
+        score=Score((first / count,)),
+        top5=five / count if len(images.classes) > 5 else None,  # else it is always right
+        split="own split",
+        images={"test": count},
+        unreadable=len(unreadable),
+        notes=(*notes, *left_out),
+        settings={"size": model.size, "classifier_checksum": weights},
+        encoder_from=model.source,
+        encoder_checksum=model.checksum,
+        data_checksum=images.fingerprint(),
+        seconds=round(time.monotonic() - began, 2),
+        versions=versions(),
+    )
+    try:
+        write_result(subject.out, result)
+    except StorageError as error:
+        raise UserError(f"results cannot be written: {error}") from None
+    for line in left_out:
+        console.print(f"left out: {line}", style="yellow", soft_wrap=True)
+    tops = {"top-1": result.score.median, "top-5": result.top5}
+    said = ", ".join(f"{top} {100 * share + 1e-9:.1f} %" for top, share in tops.items() if share is not None)
+    lost = f"; {len(unreadable):,} could not be read" if unreadable else ""
+    console.print(f"{model.name}: {said} of {count:,} images{lost}", soft_wrap=True)
+    return result
+
+
+def _test(
+    classifier: ImageClassifier, images: LabelledImages, device: torch.device, console: Console
+) -> tuple[int, int, list[str]]:
+    """How many labels are the first guess, how many among the first five, and the images that cannot be read."""
+    model, network = classifier.model, classifier.network.to(device)
+    done, first, five = 0, 0, 0
+    unreadable: list[str] = []
+    with ProgressLine("classifier", len(images), console) as progress:
+        for squares, labels, lines in labelled_squares(images, range(len(images)), model.size):
+            if len(squares):
+                right = top_k(encode(network, [squares], model.mean, model.std, device), labels)
+                first, five = first + right[0], five + right[1]
+            unreadable += lines
+            done += len(squares) + len(lines)
+            progress.show(done, f"{done:,} of {len(images):,} images")
+    check_some_readable(images, len(images), unreadable)
+    return first, five, unreadable
+
+
+def _check_results(out: Path, name: str, weights: str, title: str, images: LabelledImages) -> None:
+    """A result on other images, or of another classifier, of the same name is not to be lost."""
+    for result in read_results(out)[0] if out.is_dir() else ():
+        measured = result.data_checksum, result.settings.get("classifier_checksum", weights)
+        same = (result.encoder, result.benchmark, result.task) == (name, "classifier", title)
+        if same and measured != (images.fingerprint(), weights):
+            raise UserError(
+                f"{out} has a result of another classifier that is called {name} too, or on other images that are "
+                f"called {title} too: give --name or another --out"
+            )
+
+
+def _trained_on(subject: Classified, images: LabelledImages) -> list[str]:
+    """Says so where a run is tested on the very images it was trained on."""
+    run = Path(subject.encoder)
+    try:
+        about = json.loads(read_file((run if run.is_dir() else run.parent) / "run.json"))
+        same = about["images"] == str(images.source.resolve())
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [f"{images.source} is what {run} was trained on: this is no test accuracy"] if same else []
+
+
+def _title(source: Path) -> str:
+    """The name of a test set: that of its folder, or of the one that val/ or a list is in."""
+    path = source.resolve()
+    if path.is_file():
+        return f"{path.parent.name}-{path.stem}"
+    return path.parent.name if path.name in ("val", "validation", "test") else path.name

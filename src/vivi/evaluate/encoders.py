@@ -12,28 +12,27 @@ import difflib
 import hashlib
 import os
 import pickle
+import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import timm
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vivi import recipes
 from vivi.evaluate import foreign
-from vivi.model.architecture import Architecture, architecture_of, glorot
-from vivi.model.files import backbone_with_weights, check_tensors, check_values, read_encoder
+from vivi.model.architecture import Architecture, architecture_of, glorot, timm_config
+from vivi.model.files import backbone_with_weights, check_values, parse_tensors, read_encoder
 from vivi.recipes.check import SIZES
 from vivi.recipes.files import find_recipe
 from vivi.runtime.errors import UserError, check_ranges, first_line
-from vivi.runtime.storage import check_regular
+from vivi.runtime.storage import WEIGHTS, check_regular, read_file
 
 VTAB_SIZE = 224
 LEARNING_RATES = (0.1, 0.01)
@@ -49,9 +48,7 @@ class Model:
 
     name: str  # in tables
     source: str  # as it was given
-    backbone: (
-        nn.Module
-    )  # normalised images (n, 3, size, size) -> representations (n, features); on the CPU, eval mode
+    backbone: nn.Module  # normalised images (n, 3, size, size) -> (n, features); on the CPU, in eval mode
     features: int
     size: int  # side of its square input
     mean: tuple[float, ...]  # of the channels where pixels lie between 0 and 1
@@ -60,16 +57,8 @@ class Model:
     checksum: str  # of its weights
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What a kind of source has to say."""
-
-    name: str
-    backbone: nn.Module
-    size: int
-    mean: tuple[float, ...] = foreign.MEAN
-    std: tuple[float, ...] = foreign.STD
-    learning_rates: tuple[float, ...] = LEARNING_RATES
+# A name, the network, and what its input looks like.
+_Loaded = tuple[str, nn.Module, Architecture]
 
 
 def load_model(source: str, weights: Path | None = None, size: int = 0, name: str = "") -> Model:
@@ -85,27 +74,18 @@ def load_model(source: str, weights: Path | None = None, size: int = 0, name: st
     if weights is not None and kind != "timm":
         raise UserError(f"--weights {weights} goes with timm:NAME only; {source} says itself where its weights are")
     if kind == "timm":
-        found = _timm(rest, weights, size)
+        loaded = _timm(rest, weights, size)
     elif kind == "untrained":
-        found = _untrained(rest, size)
-    elif kind in ("ms", "mt-ssl"):
-        found = _slim(kind.upper(), Path(rest), size)
-    elif kind == "ti":
-        found = _caffe(Path(rest), size)
+        loaded = _untrained(rest, size)
+    elif kind in ("ms", "mt-ssl", "ti"):
+        loaded = _foreign(kind, Path(rest), size)
     else:
-        found = _run(source, size)
-    backbone = found.backbone.eval()
-    return Model(
-        name or found.name,
-        source,
-        backbone,
-        _features(backbone, found.size, source),
-        found.size,
-        found.mean,
-        found.std,
-        found.learning_rates,
-        checksum(backbone, found.mean, found.std),
-    )
+        loaded = _run(source, size)
+    own_name, backbone, architecture = loaded
+    size, mean, std = architecture.size, architecture.mean, architecture.std
+    rates = TI_LEARNING_RATES if kind == "ti" else LEARNING_RATES
+    features = _features(backbone.eval(), size, source)
+    return Model(name or own_name, source, backbone, features, size, mean, std, rates, checksum(backbone, mean, std))
 
 
 def checksum(backbone: nn.Module, mean: Sequence[float], std: Sequence[float]) -> str:
@@ -135,36 +115,32 @@ def _features(backbone: nn.Module, size: int, source: str) -> int:
 # --- the kinds of sources ---
 
 
-def _run(source: str, size: int) -> _Found:
+def _run(source: str, size: int) -> _Loaded:
     if not os.path.exists(source):
-        hint = f"; timm's model is timm:{source}" if timm.is_model(source) else f"; a model is {SOURCES}"
-        raise UserError(f"there is no run or file {source}{hint}")
+        hint = f"timm's model is timm:{source}" if timm.is_model(source) else f"a model is {SOURCES}"
+        raise UserError(f"there is no run or file {source}; {hint}")
     architecture, state = read_encoder(Path(source))
     backbone = backbone_with_weights(architecture, state, source)
-    size = _resize(backbone, architecture, size, source)
     path = Path(source).resolve()
-    name = (path if path.is_dir() else path.parent).name
-    return _Found(name, backbone, size, architecture.mean, architecture.std)
+    return (path if path.is_dir() else path.parent).name, backbone, _resize(backbone, architecture, size, source)
 
 
-def _timm(name: str, weights: Path | None, size: int) -> _Found:
-    architecture = _timm_architecture(name)
+def _timm(name: str, weights: Path | None, size: int) -> _Loaded:
     if weights is None:
-        architecture = _at_size(architecture, size)
-        backbone = architecture.create(pretrained=True)
-        return _Found(name, backbone, architecture.size, architecture.mean, architecture.std)
+        architecture = _timm_architecture(name, size)
+        return name, architecture.create(pretrained=True), architecture
+    architecture = _timm_architecture(name, 0)
     state = read_weights(weights)  # before the network is made: a missing file is told at once
     backbone = architecture.create()
     load_weights(backbone, state, weights, str(architecture))
-    size = _resize(backbone, architecture, size, str(weights))
     stem = Path(weights.name.removesuffix(".tar")).stem
-    return _Found(f"{name} ({stem})", backbone, size, architecture.mean, architecture.std)
+    return f"{name} ({stem})", backbone, _resize(backbone, architecture, size, str(weights))
 
 
-def _untrained(name: str, size: int) -> _Found:
+def _untrained(name: str, size: int) -> _Loaded:
     settings = recipes.Encoder(name, initialisation="timm")
     if timm.is_model(name):
-        architecture = _at_size(_timm_architecture(name), size)
+        architecture = _timm_architecture(name, size)
     elif name in recipes.RECIPES or name.endswith(".json") or os.path.exists(name):
         recipe = find_recipe(name)
         check_ranges(recipe.augment, {"size": SIZES}, "augment.")
@@ -172,61 +148,49 @@ def _untrained(name: str, size: int) -> _Found:
         architecture = architecture_of(settings, size or recipe.augment.size)
     else:
         close = difflib.get_close_matches(name, [*recipes.RECIPES, *timm.list_models()], n=1)
-        hint = f"; did you mean {close[0]}?" if close else "; vivi recipes and timm.list_models() name them all"
-        raise UserError(f"neither a recipe nor a model of timm is called '{name}'{hint}")
+        hint = f"did you mean {close[0]}?" if close else "vivi recipes and timm.list_models() name them all"
+        raise UserError(f"neither a recipe nor a model of timm is called '{name}'; {hint}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # of the CPU alone, where weights are made
         backbone = architecture.create()
         if settings.initialisation == "glorot":
             glorot(backbone)
-    return _Found(f"untrained {name}", backbone, architecture.size, architecture.mean, architecture.std)
+    return f"untrained {name}", backbone, architecture
 
 
-def _slim(name: str, path: Path, size: int) -> _Found:
-    state = foreign.slim_weights(read_weights(path))
-    backbone = foreign.SlimResNet()
-    load_weights(backbone, state, path, "the ResNet-101 v2 of TF-slim up to block3")
-    return _Found(name, backbone, size or VTAB_SIZE)
+def _foreign(kind: str, path: Path, size: int) -> _Loaded:
+    state = read_weights(path)
+    backbone: nn.Module
+    if kind == "ti":
+        state = foreign.caffe_weights(state, path)
+        backbone, what = foreign.caffe_vgg(state), "VGG-16"
+    else:
+        state = foreign.slim_weights(state)
+        backbone, what = foreign.SlimResNet(), "the ResNet-101 v2 of TF-slim up to block3"
+    load_weights(backbone, state, path, what)
+    return kind.upper(), backbone, Architecture(what, {}, size or VTAB_SIZE, foreign.MEAN, foreign.STD)
 
 
-def _caffe(path: Path, size: int) -> _Found:
-    state = foreign.caffe_weights(read_weights(path), path)
-    backbone = foreign.caffe_vgg(state)
-    load_weights(backbone, state, path, "VGG-16")
-    return _Found("TI", backbone, size or VTAB_SIZE, learning_rates=TI_LEARNING_RATES)
+def _timm_architecture(name: str, size: int) -> Architecture:
+    """A timm model with its own input statistics. Its size is the one given, or its own where that is fixed, or
+    VTAB's."""
+    config = timm_config(name)
+    own = int(config.input_size[-1]) if config and config.fixed_input_size else VTAB_SIZE
+    architecture = architecture_of(recipes.Encoder(name), size or own)
+    return replace(architecture, mean=tuple(config.mean), std=tuple(config.std)) if config else architecture
 
 
-def _timm_architecture(name: str) -> Architecture:
-    """A timm model with its own input statistics, and its own size where that is fixed: elsewhere that of VTAB."""
-    architecture = architecture_of(recipes.Encoder(name), VTAB_SIZE)
-    config = timm.models.get_pretrained_cfg(name)
-    if config is None:
-        return architecture
-    if config.fixed_input_size:
-        architecture = _at_size(architecture, int(config.input_size[-1]))
-    return replace(architecture, mean=tuple(config.mean), std=tuple(config.std))
-
-
-def _at_size(architecture: Architecture, size: int) -> Architecture:
-    """Made for another size; 0 leaves it."""
-    if not size:
-        return architecture
-    arguments = {name: size if name == "img_size" else value for name, value in architecture.arguments.items()}
-    return replace(architecture, arguments=arguments, size=size)
-
-
-def _resize(backbone: nn.Module, architecture: Architecture, size: int, where: str) -> int:
-    """The size at which a network of loaded weights runs, made to fit where its input size is fixed."""
-    if not size or size == architecture.size or "img_size" not in architecture.arguments:
-        return size or architecture.size
-    resize: Any = getattr(backbone, "set_input_size", None)  # timm's; resamples position embeddings
-    if resize is None:
-        raise UserError(f"the weights of {where} are for images of {architecture.size} px only: leave out --size")
-    try:
-        resize(img_size=(size, size))
-    except Exception as error:
-        raise UserError(f"{architecture} cannot be resized to {size} px ({first_line(error)})") from None
-    return size
+def _resize(backbone: nn.Module, architecture: Architecture, size: int, where: str) -> Architecture:
+    """A network of loaded weights at another size, made to fit where its input size is fixed; 0 leaves it."""
+    if size and size != architecture.size and "img_size" in architecture.arguments:
+        try:
+            cast(Any, backbone).set_input_size(img_size=(size, size))  # timm's; resamples position embeddings
+        except Exception as error:
+            raise UserError(
+                f"the weights of {where} are for images of {architecture.size} px only ({first_line(error)}): "
+                "leave out --size"
+            ) from None
+    return replace(architecture, size=size or architecture.size)
 
 
 # --- files of weights ---
@@ -237,33 +201,23 @@ _NESTED = (  # where checkpoints keep the network; of two, the one that their au
 )
 _DEEPEST = 8  # of such levels; a pickle may also contain itself
 _CLASSIFIERS = ("fc", "head", "head_dist", "heads", "classifier", "logits")
+_PICKLES = (".pth", ".pt", ".bin", ".tar")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint by name. No pickled code is ever run."""
+    if not os.path.exists(path):
+        raise UserError(f"there is no file of weights {path}")
+    if path.suffix not in (".safetensors", ".npz", *_PICKLES):
+        raise UserError(
+            f"{path} is none of .safetensors, .npz, {', '.join(_PICKLES)}: export it by numpy.savez; "
+            "vivi/evaluate/foreign.py begins with the lines for TensorFlow and Caffe"
+        )
     try:
-        if not path.exists():
-            raise UserError(f"there is no file of weights {path}")
-        check_regular(path)
-        if path.suffix == ".safetensors":
-            content: Any = load_file(path)
-            with safe_open(path, "pt") as file:
-                check_tensors(content, file.metadata(), path)
-        elif path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                named = ((name, arrays[name]) for name in arrays.files)
-                content = {name: torch.from_numpy(array) for name, array in named if array.dtype.kind in "fiub"}
-        elif path.suffix in (".pth", ".pt", ".bin", ".tar"):
-            # Many a checkpoint has its flags with it; a Namespace holds values and no code.
-            with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
-                content = torch.load(path, map_location="cpu", weights_only=True)
-        else:
-            raise UserError(f"{path} is none of .safetensors, .npz, .pth, .pt, .bin and .tar: {_export(path.suffix)}")
+        content = _read(path)
     except UserError:
         raise
-    except SafetensorError as error:
-        raise UserError(f"{path} cannot be read ({first_line(error)}); fetch it again") from None
-    except Exception as error:  # zip, numpy and torch have many
+    except Exception as error:  # safetensors, zip, numpy and torch have many
         # Torch itself would advise to run what is in the file.
         if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
             raise UserError(
@@ -281,13 +235,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _export(suffix: str) -> str:
-    if suffix == ".npy":  # a pickled dictionary of dictionaries, from the Caffe-TensorFlow tool
-        return (
-            'export it, d = numpy.load(FILE, allow_pickle=True, encoding="latin1").item(); '
-            'numpy.savez("ti.npz", **{f"{n}/{k}": d[n][k] for n in d for k in d[n]})'
-        )
-    return "export it; vivi/evaluate/foreign.py begins with the lines for TensorFlow and Caffe"
+def _read(path: Path) -> Any:
+    check_regular(path)
+    if path.suffix == ".safetensors":
+        return parse_tensors(read_file(path, WEIGHTS), path)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            named = ((name, arrays[name]) for name in arrays.files)
+            return {name: torch.from_numpy(array) for name, array in named if array.dtype.kind in "fiub"}
+    # Many a checkpoint has its flags with it; a Namespace holds values and no code.
+    with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def load_weights(backbone: nn.Module, state: Mapping[str, Tensor], where: object, what: str) -> None:
@@ -295,20 +253,18 @@ def load_weights(backbone: nn.Module, state: Mapping[str, Tensor], where: object
     own = backbone.state_dict()
     prefix = _prefix(state, own)
     given = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-    # A counter that changes no output; many files lack it.
-    missing = [name for name in own if name not in given and not name.endswith("num_batches_tracked")]
     # Under a name of the network's own, more is another network: ResNet-34 begins with the weights of ResNet-18.
     parts = {name.partition(".")[0] for name in own} - {*_CLASSIFIERS}
-    unexpected = [name for name in given if name not in own and name.partition(".")[0] in parts]
-    misshapen = [name for name in own if name in given and own[name].shape != given[name].shape]
-    complaints = [
-        f"{len(names)} {complaint} (the first: {names[0]})"
-        for names, complaint in ((missing, "missing"), (unexpected, "unexpected"), (misshapen, "of another shape"))
-        if names
-    ]
-    if complaints:
+    complaints = {
+        # A counter changes no output; many files lack it.
+        "missing": [name for name in own if name not in given and not name.endswith("num_batches_tracked")],
+        "unexpected": [name for name in given if name not in own and name.partition(".")[0] in parts],
+        "of another shape": [name for name in own if name in given and own[name].shape != given[name].shape],
+    }
+    if any(complaints.values()):
+        counts = [f"{len(names)} {how} (the first: {names[0]})" for how, names in complaints.items() if names]
         raise UserError(
-            f"{where} does not fit {what}: of {len(own)} weights, {', '.join(complaints)}; "
+            f"{where} does not fit {what}: of {len(own)} weights, {', '.join(counts)}; "
             "name the network that it was trained as"
         )
     check_values(given, own, where)
@@ -317,10 +273,6 @@ def load_weights(backbone: nn.Module, state: Mapping[str, Tensor], where: object
 
 def _prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
     """What stands before most of the network's names: "", "module.", "module.encoder_q.", ...; of two the first."""
-    votes: Counter[str] = Counter()
-    for name in state:
-        words = name.split(".")
-        for start in range(len(words)):
-            if ".".join(words[start:]) in own:
-                votes[".".join(words[:start]) + "." if start else ""] += 1
+    starts = ((name, start) for name in state for start in (0, *(dot.end() for dot in re.finditer(r"\.", name))))
+    votes = Counter(name[:start] for name, start in starts if name[start:] in own)
     return max(votes, key=votes.__getitem__, default="")

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from shutil import rmtree
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vivi.evaluate.encoders import Model
-from vivi.evaluate.pictures import Pictures
+from vivi.evaluate.features import Pictures
 from vivi.evaluate.results import Setting
 from vivi.model.architecture import memory_format
 from vivi.model.features import evaluation_mode
@@ -48,13 +47,10 @@ def learning_rate(step: int, setting: Setting) -> float:
 def batch_order(images: int, tuning: Tuning, start: int = 0) -> Iterator[Tensor]:
     """The indices of each step's images from `start` on: all in random order, then again in another one."""
     batch = min(tuning.batch, images)
-    for step in range(start, tuning.setting.steps):
-        position, missing, parts = step * batch, batch, []
-        while missing:
-            epoch, first = divmod(position, images)
-            parts.append(_permutation(images, tuning.seed, epoch)[first : first + missing])
-            position += len(parts[-1])
-            missing -= len(parts[-1])
+    for first in range(start * batch, tuning.setting.steps * batch, batch):
+        last = first + batch
+        epochs = [(epoch, epoch * images) for epoch in range(first // images, (last - 1) // images + 1)]
+        parts = [_permutation(images, tuning.seed, e)[max(first - zero, 0) : last - zero] for e, zero in epochs]
         yield torch.cat(parts)
 
 
@@ -66,13 +62,8 @@ def _permutation(images: int, seed: int, epoch: int) -> Tensor:
 class Tuner:
     """Fine-tunes one model any number of times, always from the weights it came with; it is compiled but once."""
 
-    def __init__(
-        self,
-        model: Model,
-        device: torch.device,
-        precision: Literal["auto", "float32", "bfloat16"] = "auto",
-        compile: bool = False,
-    ) -> None:
+    def __init__(self, model: Model, device: torch.device, precision: str = "auto", compile: bool = False) -> None:
+        """`precision` is auto, float32 or bfloat16; auto: bfloat16 on a GPU."""
         self.model, self.device = model, device
         self.format = memory_format(model.backbone)
         self.backbone = model.backbone.to(device).to(memory_format=self.format)
@@ -106,17 +97,24 @@ class Tuner:
         `asked_to_stop` is called after each step; when it says so, and now and then besides, what was done so far is
         kept in `checkpoints`, from where the same call goes on. Stopped, it raises KeyboardInterrupt.
         """
-        head = self._start(classes, tuning.seed)
-        optimiser = self._optimiser(head)
+        # The encoder as it came, and a head of zeros.
+        torch.manual_seed(tuning.seed)
+        self.backbone.load_state_dict(self.initial)
+        head = nn.Linear(self.model.features, classes, device=self.device)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
         network = nn.ModuleDict({"backbone": self.backbone, "head": head})
+        fused = self.device.type == "cuda"
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.0, momentum=MOMENTUM, fused=fused)
         start = _restored(checkpoints, network, optimiser) if checkpoints else 0
         self.backbone.train()
         saved = time.monotonic()
         for step, (pixels, labels) in enumerate(train.batches(batch_order(len(train), tuning, start)), start):
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate(step, tuning.setting)
+            optimiser.param_groups[0]["lr"] = learning_rate(step, tuning.setting)
             torch.manual_seed(1_000_003 * tuning.seed + step)  # for layers that draw lots
-            loss = self._step(pixels, labels, head, optimiser, tuning.micro_batch)
+            optimiser.zero_grad(set_to_none=True)
+            loss = self._backward(pixels, labels, head, tuning.micro_batch or len(pixels))
+            optimiser.step()
             if (step + 1) % LOOK_EVERY == 0 and not torch.isfinite(loss):
                 break  # what has diverged stays so, and is judged as it is
             stopping = asked_to_stop(step + 1)
@@ -130,26 +128,9 @@ class Tuner:
             rmtree(checkpoints, ignore_errors=True)
         return result
 
-    def _start(self, classes: int, seed: int) -> nn.Linear:
-        """Puts the encoder back as it came, and makes a head of zeros."""
-        torch.manual_seed(seed)
-        self.backbone.load_state_dict(self.initial)
-        head = nn.Linear(self.model.features, classes, device=self.device)
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
-        return head
-
-    def _optimiser(self, head: nn.Linear) -> torch.optim.SGD:
-        parameters = [*self.backbone.parameters(), *head.parameters()]
-        return torch.optim.SGD(parameters, lr=0.0, momentum=MOMENTUM, fused=self.device.type == "cuda")
-
-    def _step(
-        self, pixels: Tensor, labels: Tensor, head: nn.Linear, optimiser: torch.optim.SGD, micro_batch: int
-    ) -> Tensor:
-        """One step of SGD; returns the mean loss over the batch."""
-        optimiser.zero_grad(set_to_none=True)
+    def _backward(self, pixels: Tensor, labels: Tensor, head: nn.Linear, at_once: int) -> Tensor:
+        """Adds the gradients of a batch; returns its mean loss."""
         total = torch.zeros((), device=self.device)
-        at_once = micro_batch or len(pixels)
         try:
             for part, truth in zip(pixels.split(at_once), labels.split(at_once), strict=True):
                 loss = F.cross_entropy(head(self.represent(part)), truth, reduction="sum") / len(labels)
@@ -165,7 +146,6 @@ class Tuner:
                 f"{at_once} images of {self.model.size} px at once do not fit into the memory of {self.device}; "
                 f"try --micro-batch {max(1, at_once // 2)}: batch statistics are then taken over so many"
             ) from None
-        optimiser.step()
         return total
 
     def evaluate(self, test: Pictures, head: nn.Linear) -> float:
@@ -183,12 +163,11 @@ class Tuner:
 
 
 def _state(network: nn.Module, optimiser: torch.optim.SGD) -> dict[str, Tensor]:
-    momenta = {
-        f"momentum.{index}": optimiser.state[parameter]["momentum_buffer"]
-        for index, parameter in enumerate(optimiser.param_groups[0]["params"])
-        if parameter in optimiser.state
-    }
-    return {**{f"network.{name}": tensor for name, tensor in network.state_dict().items()}, **momenta}
+    state = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
+    for index, parameter in enumerate(network.parameters()):
+        if parameter in optimiser.state:
+            state[f"momentum.{index}"] = optimiser.state[parameter]["momentum_buffer"]
+    return state
 
 
 def _restored(checkpoints: Path, network: nn.Module, optimiser: torch.optim.SGD) -> int:
@@ -201,11 +180,8 @@ def _restored(checkpoints: Path, network: nn.Module, optimiser: torch.optim.SGD)
     if restored is None:
         return 0
     step, tensors = restored
-    network.load_state_dict(
-        {name.removeprefix("network."): tensor for name, tensor in tensors.items() if name.startswith("network.")}
-    )
-    for index, parameter in enumerate(optimiser.param_groups[0]["params"]):
-        momentum = tensors.get(f"momentum.{index}")
-        if momentum is not None:
+    network.load_state_dict({name: tensors[f"network.{name}"] for name in network.state_dict()})
+    for index, parameter in enumerate(network.parameters()):
+        if (momentum := tensors.get(f"momentum.{index}")) is not None:
             optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
     return step

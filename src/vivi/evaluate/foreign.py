@@ -15,13 +15,11 @@ TI (Wang, He and Gupta 2017) is a VGG-16 in Caffe, trained on patches of 96 × 9
 they become convolutions: the paper says that *the model* is applied fully convolutionally and averaged at the end,
 and on a patch the model ends in fc7 with its ReLU (so it does in the VGG of the authors' earlier caffe-video_triplet;
 the L2 norm after it belongs to the loss). Their kernel follows from the shape of fc6: 3 × 3 for patches of 96 px.
-Without them, pool5 is averaged. Exported from Caffe by
+Without them, pool5 is averaged. Exported from Caffe, or from what the Caffe-TensorFlow tool made, by
 
     net = caffe.Net("deploy.prototxt", "ti.caffemodel", caffe.TEST)
     blobs = {f"{name}.{i}": blob.data for name in net.params for i, blob in enumerate(net.params[name])}
     numpy.savez("ti.npz", **blobs)
-
-or from what the Caffe-TensorFlow tool made:
 
     layers = numpy.load("ti.npy", allow_pickle=True, encoding="latin1").item()
     numpy.savez("ti.npz", **{f"{name}/{kind}": layers[name][kind] for name in layers for kind in layers[name]})
@@ -48,7 +46,6 @@ MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
 STD = (1 / 255, 1 / 255, 1 / 255)
 
 RESNET_101 = (3, 4, 23)  # units of block1, block2 and block3
-VGG_16 = (2, 2, 3, 3, 3)  # convolutions before each pooling
 
 
 # --- MS and MT-SSL ---
@@ -110,25 +107,12 @@ def pool_same(x: Tensor) -> Tensor:
     return F.max_pool2d(F.pad(x, (left, right, top, bottom), value=-math.inf), 3, stride=2)
 
 
-_SLIM_LEAVES = {
-    "weights": "weight",
-    "biases": "bias",
-    "gamma": "weight",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-}
-_TORCH_PARTS = {  # timm's resnetv2 and torchvision's way of naming the parts of a pre-activation unit
-    "norm1": "preact",
-    "bn1": "preact",
-    "norm2": "conv1_norm",
-    "bn2": "conv1_norm",
-    "norm3": "conv2_norm",
-    "bn3": "conv2_norm",
-    "downsample.conv": "shortcut",
-    "downsample.0": "shortcut",
-    "shortcut.0": "shortcut",
-}
+_SLIM_LEAVES = {"weights": "weight", "biases": "bias", "gamma": "weight", "beta": "bias"}
+_SLIM_LEAVES |= {"moving_mean": "running_mean", "moving_variance": "running_var"}
+# How timm's resnetv2 and torchvision name the parts of a pre-activation unit.
+_NORMS = ("preact", "conv1_norm", "conv2_norm")
+_TORCH_PARTS = {f"{kind}{number}": name for kind in ("norm", "bn") for number, name in enumerate(_NORMS, start=1)}
+_TORCH_PARTS |= dict.fromkeys(("downsample.conv", "downsample.0", "shortcut.0"), "shortcut")
 _TORCH_UNIT = re.compile(rf"(stages\.|layer)(\d+)\.(?:blocks\.)?(\d+)\.({'|'.join(_TORCH_PARTS)}|conv\d)(?=\.)")
 
 
@@ -136,21 +120,19 @@ def slim_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A checkpoint's tensors by SlimResNet's names; those of other layers keep names that it does not have."""
     if any("/" in name for name in state):
         return _from_slim(state)
-    weights = {_TORCH_UNIT.sub(_slim_unit, name).replace("stem.conv.", "conv1."): state[name] for name in state}
-    biases = {name.removesuffix("weight") + "bias": len(weights[name]) for name in weights if _has_bias(name)}
-    if not any(name in weights for name in biases):  # trained without any, as timm's are
-        weights |= {name: torch.zeros(size) for name, size in biases.items()}
-    return weights
 
+    def of_slim(torch_unit: re.Match[str]) -> str:
+        counted_from_0, block, unit, part = torch_unit[1] == "stages.", *torch_unit.groups()[1:]
+        return f"block{int(block) + counted_from_0}.unit_{int(unit) + 1}.{_TORCH_PARTS.get(part, part)}"
 
-def _slim_unit(torch_unit: re.Match[str]) -> str:
-    counted_from_0, block, unit, part = torch_unit[1] == "stages.", *torch_unit.groups()[1:]
-    return f"block{int(block) + counted_from_0}.unit_{int(unit) + 1}.{_TORCH_PARTS.get(part, part)}"
+    def has_bias(name: str) -> bool:
+        first = name.endswith("conv1.weight") and "unit_" not in name
+        return first or name.endswith(("conv3.weight", "shortcut.weight"))
 
-
-def _has_bias(name: str) -> bool:
-    first = name.endswith("conv1.weight") and "unit_" not in name
-    return first or name.endswith(("conv3.weight", "shortcut.weight"))
+    weights = {_TORCH_UNIT.sub(of_slim, name).replace("stem.conv.", "conv1."): state[name] for name in state}
+    biases = {f"{name[:-6]}bias": torch.zeros(len(weights[name])) for name in weights if has_bias(name)}
+    # Either all of them or none, as in timm's.
+    return weights if biases.keys() & weights.keys() else weights | biases
 
 
 def _from_slim(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -174,13 +156,14 @@ def caffe_vgg(weights: Mapping[str, Tensor], width: int = 64) -> nn.Sequential:
     (n, 3, size, size) -> (n, features)."""
     layers = OrderedDict[str, nn.Module]()
     inputs = 3
-    for group, count in enumerate(VGG_16, start=1):
+    for layer in _VGG_CONVOLUTIONS:
+        group = int(layer[4])
         outputs = width * min(2 ** (group - 1), 8)
-        for number in range(1, count + 1):
-            layers[f"conv{group}_{number}"] = nn.Conv2d(inputs, outputs, 3, padding=1)
-            layers[f"relu{group}_{number}"] = nn.ReLU(inplace=True)
-            inputs = outputs
-        layers[f"pool{group}"] = nn.MaxPool2d(2, ceil_mode=True)  # Caffe rounds up
+        layers[layer] = nn.Conv2d(inputs, outputs, 3, padding=1)
+        layers[layer.replace("conv", "relu")] = nn.ReLU(inplace=True)
+        if layer in _VGG_POOLED:
+            layers[f"pool{group}"] = nn.MaxPool2d(2, ceil_mode=True)  # Caffe rounds up
+        inputs = outputs
     for number in (6, 7):
         kernel = weights.get(f"fc{number}.weight")
         if kernel is None:
@@ -193,18 +176,11 @@ def caffe_vgg(weights: Mapping[str, Tensor], width: int = 64) -> nn.Sequential:
     return nn.Sequential(layers)
 
 
-def _torchvision_names() -> dict[str, str]:
-    names = {"classifier.0": "fc6", "classifier.3": "fc7", "pre_logits.fc1": "fc6", "pre_logits.fc2": "fc7"}
-    index = 0
-    for group, count in enumerate(VGG_16, start=1):
-        for number in range(1, count + 1):
-            names[f"features.{index}"] = f"conv{group}_{number}"
-            index += 2  # a ReLU between them
-        index += 1  # the pooling
-    return names
-
-
-_TORCH_VGG = _torchvision_names()
+_VGG_POOLED = ("conv1_2", "conv2_2", "conv3_3", "conv4_3", "conv5_3")
+_VGG_CONVOLUTIONS = [f"conv{last[4]}_{number}" for last in _VGG_POOLED for number in range(1, int(last[-1]) + 1)]
+_TORCH_PLACES = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)  # among torchvision's features
+_TORCH_VGG = {f"features.{place}": layer for place, layer in zip(_TORCH_PLACES, _VGG_CONVOLUTIONS, strict=True)}
+_TORCH_VGG |= {"classifier.0": "fc6", "classifier.3": "fc7", "pre_logits.fc1": "fc6", "pre_logits.fc2": "fc7"}
 _VGG_WEIGHT = re.compile(
     r"(?:^|[/.])(conv[1-5]_[1-3]|fc[67]|features\.\d+|classifier\.[03]|pre_logits\.fc[12])"
     r"[/._](?:(weights?|kernel|w|0)|biases|bias|b|1)(?::0)?$",
@@ -230,31 +206,25 @@ def caffe_weights(state: Mapping[str, Tensor], where: object) -> dict[str, Tenso
     if first is None or first.ndim != 4:
         return weights  # whoever loads them says what is missing
     tensorflow = first.shape[0] == 3  # (3, 3, in, out); Caffe and torch have (out, in, 3, 3)
-    for name, tensor in weights.items():
-        if name.startswith("fc") and name.endswith("weight"):
-            previous = weights.get("conv5_3.bias" if name == "fc6.weight" else "fc6.bias")
-            weights[name] = _as_convolution(tensor, tensorflow, previous, f"{where}: {name}")
-        elif tensor.ndim == 4 and tensorflow:
-            weights[name] = tensor.permute(3, 2, 0, 1)
+    for name, before in (("fc6.weight", "conv5_3.bias"), ("fc7.weight", "fc6.bias")):
+        if name in weights and (weights[name].ndim != 4 or weights[name].shape[:2] == (1, 1)):
+            weights[name] = _as_kernel(weights[name], tensorflow, weights.get(before), f"{where}: {name}")
+    if tensorflow:
+        weights = {n: tensor.permute(3, 2, 0, 1) if tensor.ndim == 4 else tensor for n, tensor in weights.items()}
     weights["conv1_1.weight"] = weights["conv1_1.weight"].flip(1)  # BGR to RGB
     return weights
 
 
-def _as_convolution(weight: Tensor, tensorflow: bool, previous: Tensor | None, where: str) -> Tensor:
-    """A fully connected layer's weight as a kernel (out, in, k, k); `previous` has one value for each channel in."""
-    if weight.ndim == 4 and weight.shape[:2] != (1, 1):  # a convolution already
-        return weight.permute(3, 2, 0, 1) if tensorflow else weight
-    if weight.ndim not in (2, 4):
-        raise UserError(f"{where} has the shape {tuple(weight.shape)}, which is no matrix; export it anew")
-    matrix = weight.flatten(0, -2)  # old Caffe files have (1, 1, out, in)
-    matrix = matrix.T if tensorflow else matrix  # (out, in k k)
-    channels = len(previous) if previous is not None else matrix.shape[1]
-    side = math.isqrt(matrix.shape[1] // channels)
-    if channels * side * side != matrix.shape[1]:
+def _as_kernel(weight: Tensor, tensorflow: bool, before: Tensor | None, where: str) -> Tensor:
+    """A fully connected layer's matrix as a convolution's kernel, its axes in the order of its file. `before` has one
+    value for each channel that comes in."""
+    matrix = weight.flatten(0, -2) if weight.ndim > 1 else weight[None]  # old Caffe files have (1, 1, out, in)
+    inputs = matrix.shape[0 if tensorflow else 1]
+    channels = inputs if before is None else len(before)
+    side = math.isqrt(inputs // channels)
+    if weight.ndim == 1 or channels * side * side != inputs:
         raise UserError(
-            f"{where} has {matrix.shape[1]} inputs, which are no square of positions with {channels} channels; "
-            "export the layers of one network"
+            f"{where} has the shape {tuple(weight.shape)}, which is no matrix for a square of positions with "
+            f"{channels} channels; export the layers of one network"
         )
-    if tensorflow:  # the channels come last
-        return matrix.reshape(-1, side, side, channels).permute(0, 3, 1, 2)
-    return matrix.reshape(-1, channels, side, side)
+    return matrix.reshape(side, side, channels, -1) if tensorflow else matrix.reshape(-1, channels, side, side)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vivi.evaluate.features import embed
-from vivi.evaluate.results import Protocol, Result, Score, write_result
+from vivi.evaluate.results import Protocol, Result, Score
 from vivi.evaluate.settings import Neighbours, Subject
 from vivi.evaluate.subject import open_session
 from vivi.evaluate.tasks.examples import Examples, Task
@@ -25,34 +25,27 @@ _CHUNK = 1024  # test features compared with all training features at once
 
 
 def knn_accuracy(
-    train_features: Tensor,
-    train_labels: Tensor,
-    test_features: Tensor,
-    test_labels: Tensor,
-    k: int = 20,
-    temperature: float = 0.07,
+    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, k: int = 20, temperature: float = 0.07
 ) -> float:
     """The share of test features whose nearest neighbours in training vote for their label.
 
     The `k` neighbours with the highest cosine similarity (all, if there are fewer) vote with weight
     exp(similarity / temperature); of labels with equal votes the smallest wins.
     """
-    if len(train_features) != len(train_labels) or len(test_features) != len(test_labels):
-        raise ValueError("there must be one label for each feature")
-    if not len(train_features) or not len(test_features):
-        raise ValueError("there must be at least one feature to train and one to test on")
-    train = F.normalize(train_features.float(), dim=1)
+    if len(train) != len(train_labels) or len(test) != len(test_labels) or not len(train) or not len(test):
+        raise ValueError("there must be one label for each feature, and features to train and to test on")
+    train = F.normalize(train.float(), dim=1)
     train_labels, test_labels = train_labels.to(train.device), test_labels.to(train.device)
     classes = int(train_labels.max()) + 1
     hits = 0
-    for part, labels in zip(test_features.split(_CHUNK), test_labels.split(_CHUNK), strict=True):
+    for part, labels in zip(test.split(_CHUNK), test_labels.split(_CHUNK), strict=True):
         similarity = F.normalize(part.to(train.device).float(), dim=1) @ train.T  # (part, train)
         nearest, neighbours = similarity.topk(min(k, len(train)), dim=1)  # (part, k)
         # Relative to the nearest, which changes no vote's rank and keeps exp in range at any temperature.
         weights = ((nearest - nearest[:, :1]) / temperature).exp()
         votes = weights.new_zeros(len(part), classes).scatter_add_(1, train_labels[neighbours], weights)
         hits += int((votes.argmax(dim=1) == labels).sum())
-    return hits / len(test_features)
+    return hits / len(test)
 
 
 # Strengths of the regularisation that are tried, relative to the mean square of a feature.
@@ -88,32 +81,28 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 Embed = Callable[[Examples], Tensor]
+Solved = tuple[float, dict[str, Any]]
+"""An accuracy on the test images, and with which settings."""
 
 
-def by_neighbours(task: Task, embedded: Embed, how: Neighbours) -> tuple[float, dict[str, Any]]:
-    """Test accuracy of kNN among the task's 1000 images."""
+def by_neighbours(task: Task, embedded: Embed, how: Neighbours) -> Solved:
+    """kNN among the task's 1000 images."""
     train, test = embedded(task.final), embedded(task.test)
     found = knn_accuracy(train, task.final.labels, test, task.test.labels, how.k, how.temperature)
     return found, {"k": how.k, "temperature": how.temperature}
 
 
-def by_regression(task: Task, embedded: Embed) -> tuple[float, dict[str, Any]]:
-    """Test accuracy of ridge regression, its strength chosen on the validation images, then fitted on all 1000."""
+def by_regression(task: Task, embedded: Embed) -> Solved:
+    """Ridge regression, its strength chosen on the validation images, then fitted on all 1000."""
     sweep, validation = embedded(task.sweep), embedded(task.validation)
     trials = linear_probe(sweep, task.sweep.labels, [validation], task.classes)
     scores = [accuracy(logits[0], task.validation.labels) for logits in trials]
-    strength = STRENGTHS[max(range(len(scores)), key=scores.__getitem__)]
-    whole = torch.cat([sweep, validation]) if _is_both(task) else embedded(task.final)
+    strength = STRENGTHS[scores.index(max(scores))]
+    both = [*task.sweep.images, *task.validation.images]
+    known = isinstance(both[0], Path) and both == [*task.final.images]  # as in most lists
+    whole = torch.cat([sweep, validation]) if known else embedded(task.final)
     final = linear_probe(whole, task.final.labels, [embedded(task.test)], task.classes, [strength])
     return accuracy(final[0][0], task.test.labels), {"strength": strength, "validation": max(scores)}
-
-
-def _is_both(task: Task) -> bool:
-    """Whether the final images are those of sweep and validation, as in most lists: their features are known."""
-    both = [*task.sweep.images, *task.validation.images]
-    return len(both) == len(task.final) and all(
-        isinstance(one, Path) and one == other for one, other in zip(task.final.images, both, strict=True)
-    )
 
 
 def evaluate_frozen(
@@ -128,7 +117,6 @@ def evaluate_frozen(
     how = neighbours or Neighbours()
     how.check()
     place = choose_device(device)
-    results: list[Result] = []
     with open_session(subject, protocol, console) as session:
         model, tasks = session.model, session.usable()
         model.backbone.to(place)
@@ -140,26 +128,13 @@ def evaluate_frozen(
             for done, task in enumerate(tasks, start=1):
                 began = time.monotonic()
                 try:
-                    if probe == "knn":
-                        solved, settings = by_neighbours(task, embedded, how)
-                    else:
-                        solved, settings = by_regression(task, embedded)
+                    knn = probe == "knn"
+                    solved, settings = by_neighbours(task, embedded, how) if knn else by_regression(task, embedded)
                 except UserError as error:
                     session.fail(task.name, error)
                     continue
                 settings["size"] = model.size
                 seconds = round(time.monotonic() - began, 2)
-                results.append(
-                    Result(
-                        **session.about(task),
-                        benchmark=probe,
-                        protocol=protocol,
-                        score=Score((solved,)),
-                        settings=settings,
-                        seconds=seconds,
-                    )
-                )
-                write_result(subject.out, results[-1])
+                session.write(task, benchmark=probe, score=Score((solved,)), settings=settings, seconds=seconds)
                 progress.show(done, f"{task.title} {100 * solved:.1f} %")
-        session.finish(results)
-    return results
+    return session.results

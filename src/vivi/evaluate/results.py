@@ -10,11 +10,10 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -39,15 +38,6 @@ Protocol = Literal["v1", "v2", "full"]
 def plain(name: str) -> str:
     """A name as a part of a file's name."""
     return re.sub(r"[^\w.()=+%-]+", "_", name) or "_"
-
-
-def checked_names(names: Iterable[str]) -> None:
-    """Raises for two names that would share files."""
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(plain(name).lower(), name)
-        if other != name:
-            raise UserError(f"'{name}' and '{other}' would have the same file names; rename one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,17 +202,14 @@ class DetectionResult(Measured):
     @property
     def median(self) -> Precision:
         """Over the runs, each number by itself, as the paper reports AP."""
-        middle: dict[str, Any] = {}
-        for part in fields(Precision):
-            values = [getattr(run.precision, part.name) for run in self.runs]
-            middle[part.name] = None if None in values else statistics.median(values)
-        return Precision(**middle)
+        columns = [[getattr(run.precision, part.name) for run in self.runs] for part in fields(Precision)]
+        middle: list[Any] = [None if None in column else statistics.median(column) for column in columns]
+        return Precision(*middle)
 
 
 # --- files ---
 
 AnyResult = Result | RobustResult | DetectionResult
-T = TypeVar("T")
 
 
 def versions() -> dict[str, str]:
@@ -273,11 +260,13 @@ def read_result(path: Path) -> AnyResult:
     """The result in a file, of whichever kind."""
     try:
         content = json.loads(read_file(path))
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']}, this version reads {FORMAT}")
+        if (given := content.pop("format")) != FORMAT:
+            raise ValueError(f"its format is {given}, this version reads {FORMAT}")
         kinds: dict[str, type[AnyResult]] = {"vid-robust": RobustResult, "detection": DetectionResult}
         kind = kinds.get(content["benchmark"], Result)
-        return checked(kind, {name: value for name, value in content.items() if name != "format"})
+        if unknown := content.keys() - {part.name for part in fields(kind)}:  # which msgspec would leave out
+            raise ValueError(f"unknown field `{min(unknown)[:40]}`")
+        return msgspec.convert(content, kind)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -285,25 +274,6 @@ def read_result(path: Path) -> AnyResult:
         raise UserError(f"{path} is no result of vivi evaluate ({reason})") from None
 
 
-def checked(kind: type[T], content: Any) -> T:
-    """A dataclass of JSON's values; a ValueError names the field that is wrong, missing or unknown."""
-    result = msgspec.convert(content, kind)
-    _refuse_unknown(content, asdict(result), "$")  # type: ignore[call-overload]
-    return result
-
-
-def _refuse_unknown(given: Any, known: Any, place: str) -> None:
-    """Of dataclasses, msgspec would leave out fields that they do not have."""
-    if isinstance(given, dict):
-        for name, value in given.items():
-            if name not in known:
-                raise ValueError(f"unknown field `{place}.{name[:40]}`")
-            _refuse_unknown(value, known[name], f"{place}.{name}")
-    elif isinstance(given, list):
-        for number, (value, other) in enumerate(zip(given, known, strict=True)):
-            _refuse_unknown(value, other, f"{place}[{number}]")
-
-
 def read_run(content: dict[str, Any]) -> DetectorRun:
     """One seed of a detector; what else is in its file is left aside."""
-    return msgspec.convert({part.name: content[part.name] for part in fields(DetectorRun)}, DetectorRun)
+    return msgspec.convert(content, DetectorRun)

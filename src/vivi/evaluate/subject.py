@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from vivi.evaluate.encoders import Model, load_model
-from vivi.evaluate.results import Protocol, Result, plain, read_all, versions
+from vivi.evaluate.results import Protocol, Result, plain, read_all, versions, write_result
 from vivi.evaluate.settings import Subject
-from vivi.evaluate.tables import print_results
-from vivi.evaluate.tasks import GROUPS, Group
+from vivi.evaluate.tasks import GROUPS, VTAB, Group
 from vivi.evaluate.tasks.examples import Task
 from vivi.evaluate.tasks.find import find_tasks
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import StorageError
 
-
-def load(subject: Subject) -> Model:
-    return load_model(subject.encoder, subject.weights, subject.size, subject.name)
-
-
-def read_groups(words: tuple[str, ...]) -> dict[str, Group]:
-    """`natural=cifar10,sun28 structured=coil` as a mapping from task to group."""
-    groups: dict[str, Group] = {}
-    for word in words:
-        name, _, tasks = word.partition("=")
-        group = next((group for group in GROUPS if group == name), None)
-        if group is None or not tasks:
-            raise UserError(f"--groups has '{word}'; write GROUP=TASK,TASK with one of {', '.join(GROUPS)}")
-        groups.update({task: group for task in tasks.split(",") if task})
-    return groups
-
-
 LONGEST_NAME = 100  # it is a part of file names
+TITLES = {"v1": "VTAB, Version 1", "v2": "VTAB, Version 2", "full": "VTAB, full data"}
+BENCHMARKS = {"vtab": "fine-tuned", "knn": "kNN probe", "linear": "linear probe"}
 
 
 @dataclass(frozen=True)
 class Session:
-    """An encoder and the tasks it is being evaluated on."""
+    """An encoder, the tasks it is being evaluated on, and what came of them."""
 
     model: Model
     tasks: list[Task]
-    checksums: dict[str, str]  # of the tasks' data
-    failures: dict[str, str]  # why a task has no result
+    protocol: Protocol
+    out: Path
     console: Console
+    checksums: dict[str, str] = field(default_factory=dict)  # of the tasks' data
+    failures: dict[str, str] = field(default_factory=dict)  # why a task has no result
+    results: list[Result] = field(default_factory=list)
+
+    def usable(self) -> list[Task]:
+        return [task for task in self.tasks if task.name not in self.failures]
 
     def fail(self, task: str, error: UserError) -> None:
         """One task's trouble is said once, and the others go on."""
@@ -56,41 +48,44 @@ class Session:
             self.failures[task] = str(error)
             self.console.print(f"{task} is left out: {error}", style="yellow", soft_wrap=True)
 
-    def usable(self) -> list[Task]:
-        return [task for task in self.tasks if task.name not in self.failures]
+    def write(self, task: Task, **measured: Any) -> None:
+        """Writes the result on a task; `measured` are the fields that depend on the benchmark."""
+        result = Result(
+            encoder=self.model.name,
+            protocol=self.protocol,
+            task=task.name,
+            title=task.title,
+            group=task.group,
+            classes=task.classes,
+            split=task.split,
+            images={part: len(examples) for part, examples in task.parts().items()},
+            encoder_from=self.model.source,
+            encoder_checksum=self.model.checksum,
+            data_checksum=self.checksums[task.name],
+            versions=versions(),
+            **measured,
+        )
+        write_result(self.out, result)
+        self.results.append(result)
 
-    def about(self, task: Task) -> dict[str, Any]:
-        """The fields of a Result that do not depend on the benchmark."""
-        return {
-            "encoder": self.model.name,
-            "task": task.name,
-            "title": task.title,
-            "group": task.group,
-            "classes": task.classes,
-            "split": task.split,
-            "images": {part: len(examples) for part, examples in task.parts().items()},
-            "encoder_from": self.model.source,
-            "encoder_checksum": self.model.checksum,
-            "data_checksum": self.checksums[task.name],
-            "versions": versions(),
-        }
-
-    def finish(self, results: Sequence[Result]) -> None:
+    def finish(self) -> None:
         """Shows the results; raises where there is none for some of the tasks."""
-        if results:
-            print_results(results, self.console)
+        order = [task.name for task in self.tasks]
+        self.results.sort(key=lambda result: order.index(result.task))
+        if self.results:
+            print_results(self.results, self.console)
         if self.failures:
             count, names = len(self.failures), ", ".join(self.failures)
-            raise UserError(f"{count} of {count + len(results)} tasks have no result: {names}")
+            raise UserError(f"{count} of {count + len(self.results)} tasks have no result: {names}")
 
 
 @contextmanager
 def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iterator[Session]:
-    """Loads the encoder and finds the tasks; a disk that refuses is said in one line."""
+    """Loads the encoder and finds the tasks; shows the results at the end."""
     groups = read_groups(subject.groups)
-    model = load(subject)
+    model = load_model(subject.encoder, subject.weights, subject.size, subject.name)
     found = find_tasks(subject.data, protocol, subject.tasks, groups)
-    session = Session(model, found.tasks, {}, {}, console)
+    session = Session(model, found.tasks, protocol, subject.out, console)
     for name, error in found.failures.items():
         session.fail(name, error)
     for task in found.tasks:
@@ -99,12 +94,57 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
         except UserError as error:
             session.fail(task.name, error)
     check_name(model.name, model.checksum, subject.out)
-    if not session.usable():
-        session.finish([])
     try:
-        yield session
+        if session.usable():
+            yield session
+        session.finish()
     except StorageError as error:
         raise UserError(f"results cannot be written: {error}; the same command goes on") from None
+
+
+def print_results(results: Sequence[Result], console: Console) -> None:
+    """Of one encoder under one protocol: the tasks, the groups, the mean."""
+    first = results[0]
+    names = {known.name for known in VTAB}
+    splits = [result.split for result in results if result.task in names]
+    title = f"{first.encoder} · {TITLES[first.protocol] if splits else 'own tasks'} · {BENCHMARKS[first.benchmark]}"
+    table = Table("task", "group", title=title + " · quick" * first.quick, title_justify="left")
+    table.add_column("accuracy", justify="right")
+    table.add_column("seeds", justify="right")
+    table.add_column("setting")
+    for result in results:
+        score = result.score
+        low, high = (_percent(pick(score.accuracies)) for pick in (min, max))
+        seeds = f"{low}–{high}" if len(score.accuracies) > 1 else ""
+        setting = f"lr {score.setting.lr:g} · {score.setting.steps:,} steps" if score.setting else ""
+        table.add_row(result.title, result.group, _percent(score.median), seeds, setting)
+    table.add_section()
+    groups = {result.group for result in results}
+    for group in [group for group in GROUPS if group in groups and len(groups) > 1]:
+        mine = [result.score.median for result in results if result.group == group]
+        table.add_row(f"mean of {len(mine)}", group, _percent(statistics.fmean(mine)))
+    mean = statistics.fmean(result.score.median for result in results)
+    table.add_row(f"mean of {len(results)}", "", _percent(mean), style="bold")
+    console.print(table)
+    if splits:
+        dealt = splits.count("own split")
+        said = f", {dealt} more on splits of their own" if dealt else ""
+        console.print(f"{len(splits) - dealt} of VTAB's {len(VTAB)} tasks{said}", soft_wrap=True)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share + 1e-9:.1f}"  # halves go up, as in the report
+
+
+def read_groups(words: tuple[str, ...]) -> dict[str, Group]:
+    """`natural=cifar10,sun28 structured=coil` as a mapping from task to group."""
+    groups: dict[str, Group] = {}
+    for word in words:
+        name, _, tasks = word.partition("=")
+        if name not in GROUPS or not tasks:
+            raise UserError(f"--groups has '{word}'; write GROUP=TASK,TASK with one of {', '.join(GROUPS)}")
+        groups |= dict.fromkeys(filter(None, tasks.split(",")), GROUPS[GROUPS.index(name)])
+    return groups
 
 
 def check_name(name: str, checksum: str, out: Path) -> None:

@@ -5,25 +5,28 @@ tasks ──sweep──▶ a validation accuracy for each task and setting ─�
 
 from __future__ import annotations
 
+import heapq
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
-import torch
 from rich.console import Console
 
-from vivi.evaluate.estimate import Speed
 from vivi.evaluate.finetune import Tuning
-from vivi.evaluate.results import Result, Score, Setting, Trial, write_result
-from vivi.evaluate.runs import Job, Run, Runs
+from vivi.evaluate.results import Result, Score, Setting, Trial
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.evaluate.subject import Session, open_session
-from vivi.evaluate.tasks.examples import Task
-from vivi.evaluate.workers import Here, Outcome, Processes, Report, Work, devices
-from vivi.runtime.progress import ProgressLine
+from vivi.evaluate.tasks.examples import Examples, Task
+from vivi.evaluate.workers import Job, Run, Work, Workers, devices
+from vivi.runtime.progress import ProgressLine, duration
 from vivi.runtime.signals import StopRequest
 from vivi.runtime.storage import locked
+
+# An image that is only classified costs about a third of one that is trained on.
+EVALUATION_COST = 1 / 3
+# Steps of a run that are not timed, as torch compiles and warms up, and those that are.
+WARM_UP, TIMED = 20, 50
 
 
 def evaluate_vtab(subject: Subject, sweep: Sweep, machine: FinetuneExecution, console: Console) -> list[Result]:
@@ -32,109 +35,102 @@ def evaluate_vtab(subject: Subject, sweep: Sweep, machine: FinetuneExecution, co
     machine.check()
     places = devices(machine)
     with open_session(subject, sweep.protocol, console) as session:
-        model = session.model
-        folder = subject.out / "runs" / model.checksum[:16]
-        runs = Runs(folder, model.checksum, model.size, sweep.antialias, session.checksums)
-        evaluation = Evaluation(session, sweep, subject.out, runs)
-        work = Work(subject, sweep, machine, runs)
+        model, tasks = session.model, session.usable()
+        work = Work(subject, sweep, machine, model.checksum, model.size, session.checksums)
+        settings = " / ".join(f"lr {s.lr:g} × {s.steps:,} steps" for s in sweep.settings(model.learning_rates))
         # Other encoders may be evaluated into the same folder at the same time.
-        with locked(folder, "vivi evaluate"), StopRequest() as stop:
-            workers = (
-                Processes(work, places, stop)
-                if len(places) > 1
-                else Here(work, model, session.usable(), places[0], stop)
+        with (
+            locked(work.folder, "vivi evaluate"),
+            StopRequest() as stop,
+            closing(Workers(work, model, tasks, places, stop)) as workers,
+        ):
+            console.print(
+                f"{model.name} at {model.size} px: {len(tasks)} task{'s' * (len(tasks) != 1)}, {settings} "
+                f"of {sweep.images_a_step} images, then {sweep.seeds} seeds, on {len(places)} × {places[0]}",
+                soft_wrap=True,
             )
-            with closing(workers):
-                _describe(session, sweep, places)
-                evaluation.run(workers.carry_out)
-        session.finish(evaluation.results)
-    return evaluation.results
-
-
-Carrier = Callable[[Sequence[Job], Report], Iterator[tuple[Job, Outcome]]]
+            Evaluation(session, work, workers).run()
+    return session.results
 
 
 class Evaluation:
     """One encoder on some tasks: what is known so far."""
 
-    def __init__(self, session: Session, sweep: Sweep, out: Path, runs: Runs) -> None:
-        self.session, self.sweep, self.out, self.runs = session, sweep, out, runs
-        self.settings = sweep.settings(session.model.learning_rates)
-        self.speed = Speed(session.model, session.usable(), sweep, session.console)
+    def __init__(self, session: Session, work: Work, workers: Workers) -> None:
+        self.session, self.work, self.workers, self.sweep = session, work, workers, work.sweep
+        self.settings = self.sweep.settings(session.model.learning_rates)
         self.done: dict[Job, Run] = {}
-        self.results: list[Result] = []
+        self.chosen: dict[str, list[tuple[Setting, str]]] = {}  # of each task the settings to be tested, and why
+        self.timed: dict[Job, tuple[int, float]] = {}  # from which step, and when
+        self.estimated = False
 
-    def run(self, carry_out: Carrier) -> None:
+    def run(self) -> None:
         if len(self.settings) > 1:
-            self._do([job for task in self.session.usable() for job in self.sweep_jobs(task)], "sweep", carry_out)
+            self._do("sweep", [job for task in self.session.usable() for job in self.sweep_jobs(task)])
         tasks = self.session.usable()
-        if not tasks:
-            return
-        chosen = {task.name: self.chosen(task, tasks) for task in tasks}
-        finals = {
-            task.name: [job for setting, _ in chosen[task.name] for job in self.final_jobs(task, setting)]
-            for task in tasks
-        }
-
-        def finished() -> None:
-            """Writes the results whose runs are all there."""
-            written = {result.task for result in self.results}
-            for task in tasks:
-                if task.name not in written and all(job in self.done for job in finals[task.name]):
-                    self.results.append(self.result(task, chosen[task.name]))
-                    write_result(self.out, self.results[-1])
-
+        self.chosen = {task.name: self.choose(task, tasks) for task in tasks}
         # Where both ways choose the same setting, its runs count for both.
-        self._do(list(dict.fromkeys(job for jobs in finals.values() for job in jobs)), "test", carry_out, finished)
-        order = [task.name for task in tasks]
-        self.results.sort(key=lambda result: order.index(result.task))
+        self._do("test", list(dict.fromkeys(job for task in tasks for job in self.final_jobs(task))))
 
-    def _do(
-        self, jobs: Sequence[Job], what: str, carry_out: Carrier, finished: Callable[[], None] = lambda: None
-    ) -> None:
+    def _do(self, what: str, jobs: Sequence[Job]) -> None:
         """Carries out the jobs that were not before."""
-        found = {job: run for job in jobs if (run := self.runs.find(job))}
-        self.done.update(found)
-        finished()
+        found = {job: run for job in jobs if (run := self.work.find(job))}
+        self.done |= found
+        self._write_finished()
         missing = [job for job in jobs if job not in found]
+        console = self.session.console
         if found:
-            self.session.console.print(f"{what}: {len(found)} of {len(jobs)} runs were done before")
+            console.print(f"{what}: {len(found)} of {len(jobs)} runs were done before")
         if not missing:
             return
-        total = sum(job.tuning.setting.steps for job in missing)
-        steps: dict[Job, int] = {}
-        with ProgressLine(what, total, self.session.console) as progress:
+        steps = dict.fromkeys(missing, 0)
+        with ProgressLine(what, sum(job.tuning.setting.steps for job in missing), console) as progress:
 
             def report(job: Job, step: int) -> None:
                 steps[job] = step
-                self.speed.step(job, step)
+                self._estimate(job, step)
                 progress.show(sum(steps.values()), f"{what} · {_words(job)} · step {step:,}")
 
-            for job, outcome in carry_out(missing, report):
+            for job, outcome in self.workers.carry_out(missing, report):
                 steps[job] = job.tuning.setting.steps
                 if isinstance(outcome, Run):
                     self.done[job] = outcome
                     progress.show(sum(steps.values()), f"{what} · {_words(job)} · {100 * outcome.accuracy:.1f} %")
-                    finished()
+                    self._write_finished()
                 else:
                     self.session.fail(job.task, outcome)
+
+    def _estimate(self, job: Job, step: int) -> None:
+        """Says once, from the first steps of a run, how long all of it will take."""
+        if self.estimated or step < WARM_UP:
+            return
+        first, began = self.timed.setdefault(job, (step, time.monotonic()))
+        if step - first < TIMED:
+            return
+        self.estimated = True
+        tasks = {task.name: task for task in self.session.tasks}
+        images = (step - first) * min(job.tuning.batch, len(tasks[job.task].parts()[job.phase]))
+        rate = images / (time.monotonic() - began)
+        of = ([*tasks.values()], self.sweep, self.session.model.learning_rates, rate)
+        one, eight = (duration(sweep_seconds(*of, devices)) for devices in (1, 8))
+        said = f"{rate:,.0f} images/s: about {one} for all of it on one such device, {eight} on eight"
+        self.session.console.print(said, soft_wrap=True)
 
     def sweep_jobs(self, task: Task) -> list[Job]:
         return [Job(task.name, "sweep", self._tuning(setting, 0)) for setting in self.settings]
 
-    def final_jobs(self, task: Task, setting: Setting) -> list[Job]:
-        return [Job(task.name, "final", self._tuning(setting, seed)) for seed in range(self.sweep.seeds)]
+    def final_jobs(self, task: Task) -> list[Job]:
+        grid = [(setting, seed) for setting, _ in self.chosen[task.name] for seed in range(self.sweep.seeds)]
+        return [Job(task.name, "final", self._tuning(setting, seed)) for setting, seed in grid]
 
     def _tuning(self, setting: Setting, seed: int) -> Tuning:
         return Tuning(setting, seed, self.sweep.images_a_step, self.sweep.micro_batch)
 
     def trials(self, task: Task) -> list[Trial]:
-        if len(self.settings) == 1:
-            return []
-        jobs = self.sweep_jobs(task)
+        jobs = self.sweep_jobs(task) if len(self.settings) > 1 else []
         return [Trial(job.tuning.setting, self.done[job].accuracy) for job in jobs]
 
-    def chosen(self, task: Task, tasks: Sequence[Task]) -> list[tuple[Setting, str]]:
+    def choose(self, task: Task, tasks: Sequence[Task]) -> list[tuple[Setting, str]]:
         """The settings to be tested on a task, and why: the headline's first."""
         if len(self.settings) == 1:
             return [(self.settings[0], "the only setting")]
@@ -147,30 +143,35 @@ class Evaluation:
             chosen.append((best.setting, f"the best validation accuracy on this task, {best.accuracy:.4f}"))
         return chosen
 
-    def result(self, task: Task, chosen: Sequence[tuple[Setting, str]]) -> Result:
-        scores = []
-        for setting, why in chosen:
-            accuracies = tuple(self.done[job].accuracy for job in self.final_jobs(task, setting))
-            scores.append(Score(accuracies, setting, why))
-        mine = [run.seconds for job, run in self.done.items() if job.task == task.name]
-        settings = {
-            "learning_rates": sorted({setting.lr for setting in self.settings}, reverse=True),
-            "schedules": sorted({setting.steps for setting in self.settings}),
-            "batch": min(self.sweep.images_a_step, len(task.final)),
-            "micro_batch": self.sweep.micro_batch,
-            "size": self.session.model.size,
-            "antialias": self.sweep.antialias,
-        }
-        return Result(
-            **self.session.about(task),
+    def _write_finished(self) -> None:
+        """Writes the results whose runs are all there."""
+        written = {result.task for result in self.session.results}
+        for task in self.session.usable():
+            if task.name in self.chosen.keys() - written and self.done.keys() >= {*self.final_jobs(task)}:
+                self._write(task)
+
+    def _write(self, task: Task) -> None:
+        jobs, each = self.final_jobs(task), self.sweep.seeds
+        scores = [
+            Score(tuple(self.done[job].accuracy for job in jobs[k * each : (k + 1) * each]), setting, why)
+            for k, (setting, why) in enumerate(self.chosen[task.name])
+        ]
+        self.session.write(
+            task,
             benchmark="vtab",
-            protocol=self.sweep.protocol,
             score=scores[0],
             score_per_task=scores[1] if len(scores) > 1 else None,
             sweep=tuple(self.trials(task)),
             quick=self.sweep.is_quick,
-            settings=settings,
-            seconds=round(sum(mine), 1),
+            settings={
+                "learning_rates": sorted({setting.lr for setting in self.settings}, reverse=True),
+                "schedules": sorted({setting.steps for setting in self.settings}),
+                "batch": min(self.sweep.images_a_step, len(task.final)),
+                "micro_batch": self.sweep.micro_batch,
+                "size": self.session.model.size,
+                "antialias": self.sweep.antialias,
+            },
+            seconds=round(sum(run.seconds for job, run in self.done.items() if job.task == task.name), 1),
         )
 
 
@@ -187,18 +188,29 @@ def best_by_mean(trials: Sequence[Sequence[Trial]]) -> tuple[Setting, float]:
     return setting, mean
 
 
+def sweep_seconds(
+    tasks: Sequence[Task], sweep: Sweep, rates: tuple[float, ...], images_per_second: float, devices: int
+) -> float:
+    """Of the whole evaluation, if the longest schedule is chosen: both phases, their runs dealt to the devices."""
+    settings = sweep.settings(rates)
+    longest = max(setting.steps for setting in settings)
+
+    def seconds(steps: int, train: Examples, test: Examples) -> float:
+        images = steps * min(sweep.images_a_step, len(train)) + EVALUATION_COST * len(test)
+        return images / images_per_second
+
+    first = [seconds(s.steps, task.sweep, task.validation) for task in tasks for s in settings]
+    second = [seconds(longest, task.final, task.test) for task in tasks for _ in range(sweep.seeds)]
+    total = 0.0
+    for phase in (first if len(settings) > 1 else [], second):
+        free = [0.0] * devices  # when each of them is
+        for job in phase:
+            heapq.heapreplace(free, free[0] + job)
+        total += max(free)
+    return total
+
+
 def _words(job: Job) -> str:
     setting = job.tuning.setting
     seed = f" · seed {job.tuning.seed}" if job.phase == "final" else ""
     return f"{job.task} · lr {setting.lr:g} · {setting.steps:,} steps{seed}"
-
-
-def _describe(session: Session, sweep: Sweep, places: Sequence[torch.device]) -> None:
-    model, tasks = session.model, len(session.usable())
-    settings = sweep.settings(model.learning_rates)
-    session.console.print(
-        f"{model.name} at {model.size} px: {tasks} task{'s' * (tasks != 1)}, "
-        f"{' / '.join(f'lr {s.lr:g} × {s.steps:,} steps' for s in settings)} of {sweep.images_a_step} images, "
-        f"then {sweep.seeds} seeds, on {len(places)} × {places[0]}",
-        soft_wrap=True,
-    )

@@ -4,75 +4,73 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vivi.evaluate.tasks.definitions import Group
-from vivi.runtime.errors import UserError, first_line
+from vivi.evaluate.tasks.definitions import Definition, Group
+from vivi.runtime.errors import UserError
+from vivi.runtime.image_files import as_rgb, open_image
 
-# Images of each part whose content counts: all of them may be many gigabytes.
+# Images of each part whose content counts in the checksum: all of them may be many gigabytes.
 SAMPLED = 32
+
+
+class EncodedImage(NamedTuple):
+    """A PNG or JPEG inside a file. No file stays open, so that threads do not meet."""
+
+    path: Path
+    start: int
+    length: int
+    scale: int = 1  # pixels are multiplied by it
+
+    def read(self) -> Tensor:
+        """uint8 (3, height, width)"""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.start)
+                encoded = file.read(self.length)
+            with open_image(io.BytesIO(encoded)) as image:
+                pixels = np.array(as_rgb(image)) * np.uint8(self.scale)
+        except (OSError, ValueError) as error:
+            raise damaged(self.path, f"the image at byte {self.start}: {error}") from None
+        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+Image = Path | EncodedImage | Tensor
+"""A file, a part of one, or uint8 (3, height, width)."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Images and their labels. An image is a file, or uint8 (3, height, width) that is read when it is asked for."""
+    """Images and their labels."""
 
-    images: Sequence[Path | Tensor]
+    images: Sequence[Image]
     labels: Tensor  # (images,) int64
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, indices: Sequence[int]) -> Examples:
-        return Examples(Chosen(self.images, indices), self.labels[torch.tensor(indices, dtype=torch.int64)])
+    def take(self, indices: Tensor) -> Examples:
+        return Examples([self.images[index] for index in indices.tolist()], self.labels[indices])
 
     def draw(self, count: int, seed: int) -> Examples:
         """So many of them, always the same ones for the same seed, in the order they have here."""
         random = torch.Generator().manual_seed(seed)
-        return self.take(torch.randperm(len(self), generator=random)[:count].sort().values.tolist())
+        return self.take(torch.randperm(len(self), generator=random)[:count].sort().values)
 
     def and_then(self, others: Examples) -> Examples:
-        return Examples(Joined(self.images, others.images), torch.cat([self.labels, others.labels]))
+        return Examples([*self.images, *others.images], torch.cat([self.labels, others.labels]))
 
 
-class Chosen(Sequence[Any]):
-    """Some of a sequence."""
-
-    def __init__(self, items: Sequence[Any], indices: Sequence[int]) -> None:
-        self.items, self.indices = items, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.items[self.indices[index]]
-
-
-class Joined(Sequence[Any]):
-    """One sequence, then another."""
-
-    def __init__(self, first: Sequence[Any], second: Sequence[Any]) -> None:
-        self.first, self.second = first, second
-
-    def __len__(self) -> int:
-        return len(self.first) + len(self.second)
-
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self.first[index] if index < len(self.first) else self.second[index - len(self.first)]
-
-
-@dataclass(frozen=True)
-class Original:
+class Original(NamedTuple):
     """A data set as its authors give it, in the splits of VTAB's full regime: of the right sizes, but dealt by us
     where it has none of its own."""
 
@@ -105,46 +103,49 @@ class Task:
         for name, examples in self.parts().items():
             digest.update(f"{name} {len(examples)}".encode())
             digest.update(examples.labels.numpy().tobytes())
-            for image in examples.images if isinstance(examples.images[0], Path) else ():
-                assert isinstance(image, Path)
-                name = f"{image.parent.name}/{image.name} {_size(image)}"
-                digest.update(name.encode("utf-8", "surrogateescape"))  # names of files need not be text
-            for index in range(0, len(examples), max(1, len(examples) // SAMPLED)):
-                sampled = examples.images[index]
-                digest.update(_content(sampled) if isinstance(sampled, Path) else sampled.numpy().tobytes())
+            try:
+                for image in examples.images:
+                    if isinstance(image, Path):
+                        name = f"{image.parent.name}/{image.name} {_size(image)}"
+                        digest.update(name.encode("utf-8", "surrogateescape"))  # names of files need not be text
+                for image in examples.images[:: max(1, len(examples) // SAMPLED)]:
+                    if isinstance(image, Path):
+                        digest.update(image.read_bytes())
+                    else:
+                        digest.update((image.read() if isinstance(image, EncodedImage) else image).numpy().tobytes())
+            except OSError as error:
+                raise unreadable(error) from None
         return digest.hexdigest()
 
 
 def _size(image: Path) -> int:
-    with _unreadable_named(image):
-        found = image.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
-        return found.st_size
+    found = image.stat()
+    if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for without end
+        raise OSError(errno.EINVAL, "it is no file", str(image))
+    return found.st_size
 
 
-def _content(image: Path) -> bytes:
-    with _unreadable_named(image):
-        return image.read_bytes()
+def vtab_task(
+    known: Definition, split: str, sweep: Examples, validation: Examples, final: Examples, test: Examples
+) -> Task:
+    """A task of VTAB; raises where images are missing, or there are other classes."""
+    task = Task(known.name, known.title, known.group, known.classes, split, sweep, validation, final, test)
+    for part, examples in task.parts().items():
+        if not len(examples):
+            raise UserError(f"{known.title} has too few images: none is left for {part}; get the whole data set")
+        if (classes := int(examples.labels.max()) + 1) > known.classes:
+            raise UserError(
+                f"{known.title} has {classes} classes, {known.classes} are known; "
+                "take away the folders that are no classes"
+            )
+    return task
 
 
-@contextmanager
-def _unreadable_named(image: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"image {image} cannot be read: {error.strerror}; put it there or take it off its list"
-        ) from None
-
-
-def damaged(path: Path, reason: str | BaseException) -> UserError:
+def damaged(path: Path, reason: str) -> UserError:
     """The error for a file that is there but not what it should be."""
-    text = reason if isinstance(reason, str) else first_line(reason)
-    return UserError(f"{path} is damaged or not the right file ({text}); get it again")
+    return UserError(f"{path} is damaged or not the right file ({reason}); get it again")
 
 
-def unreadable(error: OSError, folder: Path) -> UserError:
-    """The error for a file that the system does not let us read."""
-    reason = error.strerror or first_line(error)
-    return UserError(f"{error.filename or folder} cannot be read: {reason}; see to its permissions")
+def unreadable(error: OSError) -> UserError:
+    """The error for a file that is missing, or that the system does not let us read."""
+    return UserError(f"{error.filename} cannot be read: {error.strerror}; put it there, or see to its permissions")

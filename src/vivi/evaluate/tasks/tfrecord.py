@@ -10,65 +10,72 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-from vivi.evaluate.tasks.examples import damaged
+from vivi.evaluate.tasks.examples import damaged, unreadable
 
 Span = tuple[int, int]
 """Where something begins and ends in a file."""
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
-def map_file(path: Path) -> mmap.mmap | bytes:
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            return b""  # nothing that could be mapped
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+Data = mmap.mmap | bytes
+_VARINT, _BYTES = 0, 2
+_FIXED = {1: 8, 5: 4}  # bytes
 
 
-def record_starts(path: Path, data: mmap.mmap | bytes, count: int, whole: int) -> NDArray[np.int64]:
-    """Where the messages of the first `count` records begin, and at the end where a further one would.
+def open_records(path: Path, count: int) -> tuple[Data, list[Span]]:
+    """A file of so many records, mapped, and where their messages are.
 
-    `whole` is the number of records that the file must have. Lengths are checked by their checksums; the messages'
-    own are not, as in Python that would take hours.
+    Lengths are checked by their checksums; the messages' own are not, as in Python that would take hours.
     """
-    starts = np.empty(count + 1, dtype=np.int64)
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+    except OSError as error:
+        raise unreadable(error) from None
+    spans = []
     at = 0
     for number in range(count):
         header = data[at : at + 12]
         if len(header) < 12:
-            raise damaged(path, f"it ends before record {number}, and must have {whole} records")
+            raise damaged(path, f"it ends before record {number}, and must have {count} records")
         length, checksum = struct.unpack("<QI", header)
-        if masked_crc(header[:8]) != checksum:
+        if masked_crc32c(header[:8]) != checksum:
             raise damaged(path, f"record {number} does not begin at byte {at}, where it should")
-        starts[number] = at + 12
+        spans.append((at + 12, at + 12 + length))
         at += 16 + length
         if at > len(data):
             raise damaged(path, f"it ends inside record {number}")
-    starts[count] = at + 12
-    if count == whole and at != len(data):
-        raise damaged(path, f"it has more than the {whole} records that dataset_info.json counts")
-    return starts
+    if at != len(data):
+        raise damaged(path, f"it has more than the {count} records that dataset_info.json counts")
+    return data, spans
 
 
-@dataclass(frozen=True, eq=False)
 class Example:
     """One message: its features by name, read when they are asked for. A ValueError says what is wrong with it."""
 
-    data: Any  # the mapped file
-    features: dict[str, Span]
+    def __init__(self, data: Data, span: Span) -> None:
+        self.data = data
+        self.features: dict[str, Span] = {}
+        for _, features in _fields(data, span):
+            for _, entry in _fields(data, features):
+                parts = dict(_fields(data, entry))
+                if {1, 2} <= parts.keys():
+                    self.features[data[slice(*parts[1])].decode("utf-8", "replace")] = parts[2]
 
-    def image(self, name: str = "image") -> Span:
-        """Where the first of a feature's byte strings lies."""
-        for span in self._values(name, 1):
+    def image(self) -> Span:
+        """Where the encoded image lies."""
+        for span in self._values("image", 1):
             return span
-        raise ValueError(f"its {name} has no bytes")
+        raise ValueError("its image has no bytes")
+
+    def integer(self, name: str) -> int:
+        values = self.integers(name)
+        if len(values) != 1:
+            raise ValueError(f"it has {len(values)} values of {name}, not one")
+        return values[0]
 
     def integers(self, name: str) -> list[int]:
         """Packed into one field or each in its own."""
@@ -91,28 +98,18 @@ class Example:
                 yield from (span for _, span in _fields(self.data, values))
 
 
-def read_example(data: mmap.mmap | bytes, span: Span) -> Example:
-    features = {}
-    for number, whole in _fields(data, span):
-        for _, entry in _fields(data, whole) if number == 1 else ():
-            pair = dict(_fields(data, entry))
-            if 1 in pair and 2 in pair:
-                features[data[slice(*pair[1])].decode("utf-8", "replace")] = pair[2]
-    return Example(data, features)
-
-
-def _fields(data: mmap.mmap | bytes, within: Span) -> Iterator[tuple[int, Span]]:
+def _fields(data: Data, within: Span) -> Iterator[tuple[int, Span]]:
     """The number of each field in a part of a message, and where its value lies."""
     at, end = within
     while at < end:
         key, at = _varint(data, at, end)
         kind = key & 7
-        if kind == _VARINT:
-            length = _varint(data, at, end)[1] - at
-        elif kind == _BYTES:
+        if kind == _BYTES:
             length, at = _varint(data, at, end)
-        elif kind in (_FIXED64, _FIXED32):
-            length = 8 if kind == _FIXED64 else 4
+        elif kind == _VARINT:
+            length = _varint(data, at, end)[1] - at
+        elif kind in _FIXED:
+            length = _FIXED[kind]
         else:
             raise ValueError("it is not in protobuf's format")
         if at + length > end:
@@ -121,37 +118,11 @@ def _fields(data: mmap.mmap | bytes, within: Span) -> Iterator[tuple[int, Span]]
         at += length
 
 
-def _varint(data: mmap.mmap | bytes, at: int, end: int) -> tuple[int, int]:
+def _varint(data: Data, at: int, end: int) -> tuple[int, int]:
     """An integer of seven bits a byte, low ones first, and where the next thing is."""
     value = 0
-    for shift in range(0, 70, 7):
-        if at >= end:
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
+    for place in range(at, min(at + 10, end)):
+        value |= (data[place] & 0x7F) << 7 * (place - at)
+        if data[place] < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, place + 1
     raise ValueError("a number in it has no end")
-
-
-def _crc_table() -> list[int]:
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-        table.append(crc)
-    return table
-
-
-_TABLE = _crc_table()
-
-
-def masked_crc(data: bytes) -> int:
-    """CRC-32C, rotated and shifted as TFRecord has it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
