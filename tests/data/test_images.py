@@ -261,7 +261,7 @@ def test_a_path_with_a_line_break_is_named_and_loses_nothing_else(tmp_path: Path
         (tmp_path / name).touch()
     found = find_images(write(tmp_path / "list.csv", "path,label", "a.png,0", '"b', 'c.png",0', '"d.png",1'))
     assert [Path(path).name for path in found.files()] == ["a.png", "d.png"]
-    assert any("left out 1 line" in note and r"'b\nc.png 0'" in note for note in found.notes)
+    assert any("left out 1 image" in note and r"'b\nc.png'" in note for note in found.notes)
 
 
 def test_only_listed_images_by_path_or_by_their_last_part(tmp_path: Path) -> None:
@@ -274,10 +274,11 @@ def test_only_listed_images_by_path_or_by_their_last_part(tmp_path: Path) -> Non
         images = only_listed(find_images(source), path)
         assert list(images.names) == ["a/a_1.jpg", "b/b_0.jpg", "b/same.jpg"] and images.labels.tolist() == [0, 1, 1]
         assert images.notes == (
-            f"left out 2 names in {path} without an image in {source}: the first is 'gone_1.jpg'",
+            f"left out 2 names in {path} of no image in {source}, or of several (write their paths from there): "
+            "the first is 'gone_1.jpg'",
         )
     images = only_listed(find_images(source), write(everything[0], "a_0.jpg", "b_0.jpg", "same.jpg"))
-    assert len(images) == 2 and "several images have" in images.notes[0] and "'same.jpg'" in images.notes[0]
+    assert len(images) == 2 and "or of several" in images.notes[0] and "'same.jpg'" in images.notes[0]
 
 
 def test_listed_names_that_cannot_be_used(tmp_path: Path) -> None:
@@ -343,9 +344,9 @@ def test_fractions_that_cannot_be_taken_name_one_that_can() -> None:
     for _ in range(20):
         images = unequal(rng.integers(1, 600, int(rng.integers(2, 20))).tolist())
         sizes = np.bincount(images.labels)
-        smallest = f"'c{sizes.argmin():02}' has {sizes.min():,};"
-        for fraction, said, each in ((1e-7, "less than one image", 1), (0.999999, smallest, sizes.min())):
-            with pytest.raises(UserError, match=said) as error:
+        smallest = f"the smallest, 'c{sizes.argmin():02}', has {sizes.min():,};"
+        for fraction, each in ((1e-7, 1), (0.999999, sizes.min())):
+            with pytest.raises(UserError, match=smallest) as error:
                 class_balanced(images, fraction, 0)
             named = re.search(r"give (\S+) or", str(error.value))
             assert named is not None

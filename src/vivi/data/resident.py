@@ -9,6 +9,7 @@ import math
 import weakref
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from vivi.data.decode import decode_frame, plain_jpeg_size
 from vivi.data.index import Index, read_frames
-from vivi.data.packed import PackedImages
+from vivi.data.packed import PackedImages, on_device
 from vivi.data.plan import Plan
 from vivi.data.sources import GREY, CorpusSource, Decoded
 from vivi.prepare.jpeg import is_intact
@@ -26,15 +27,17 @@ from vivi.runtime.read_ahead import map_ahead
 _SAMPLE = 256  # videos that tell whether all will fit
 
 
+@dataclass
 class ResidentSource:
     """What a CorpusSource gives, from memory."""
 
+    source: CorpusSource
+    images: PackedImages
+    first: NDArray[np.int64]  # (shots of the index,): the place among the images of each shot's frame 0
     labels: NDArray[np.int64] | None = None
 
-    def __init__(self, source: CorpusSource, images: PackedImages, first: NDArray[np.int64]) -> None:
-        """`first` (shots of the index,) is the place among the images of each shot's frame 0."""
-        self.source, self.images, self.first = source, images, first
-        self.videos = self.videos_per_read = source.videos
+    def __post_init__(self) -> None:
+        self.videos = self.videos_per_read = self.source.videos
 
     def plan(self, step: int) -> Plan:
         return self.source.plan(step)
@@ -85,24 +88,22 @@ def load_resident(
     """
     memory = torch.empty(size, dtype=torch.uint8, device=keep_on)
     first = np.zeros(len(source.index.frames), np.int64)
-    starts: list[NDArray[np.int64]] = []
-    sizes: list[NDArray[np.int32]] = []
+    images: list[PackedImages] = []
     used = done = 0
     with closing(map_ahead(source.read, source.plans_of_all_frames(), threads, 2 * threads)) as parts:
         for part in parts:
-            images, shot, frame = part.images, part.plan.shot[:, 0], part.plan.frame[:, 0, 0]
-            end = used + len(images.memory)
-            if end > size:
+            made, shot, frame = part.images, part.plan.shot[:, 0], part.plan.frame[:, 0, 0]
+            begin, used = used, used + len(made.memory)
+            if used > size:
                 return None
-            memory[used:end].copy_(images.memory)
-            first[shot] = np.arange(done, done + len(images)) - frame  # the same for all frames of a shot
-            starts.append(images.starts + used)
-            sizes.append(images.sizes)
-            used, done = end, done + len(images)
+            memory[begin:used].copy_(made.memory)
+            images.append(PackedImages(memory, made.starts + begin, made.sizes))
+            first[shot] = np.arange(done, done + len(made)) - frame  # the same for all frames of a shot
+            done += len(made)
             progress(done, part.damaged)
     if device.type == "cuda" and keep_on.type == "cpu":
         _lock_pages(memory)
-    return ResidentSource(source, PackedImages(memory, np.concatenate(starts), np.concatenate(sizes)), first)
+    return ResidentSource(source, on_device(images, keep_on), first)
 
 
 def _lock_pages(memory: Tensor) -> None:

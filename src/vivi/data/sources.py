@@ -6,7 +6,7 @@ What stands in for it depends on the data alone, not on what else a batch wants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -66,9 +66,8 @@ class CorpusSource:
 
     def frame_counts(self) -> NDArray[np.int64]:
         """Of each eligible video, how many different frames the steps may see."""
-        if self.batch.source == "frame" and not self.batch.resample:
-            return np.ones(len(self.eligible), np.int64)
-        return self.index.first_frame[self.eligible + 1] - self.index.first_frame[self.eligible]
+        fixed = self.batch.source == "frame" and not self.batch.resample
+        return np.ones_like(self.eligible) if fixed else self.index.frames_of(self.eligible)
 
     def plans_of_all_frames(self) -> Iterator[Plan]:
         """Every frame that the steps may see, once, as many in a plan as are best read in one go."""
@@ -85,8 +84,7 @@ class CorpusSource:
         for (video, shot), rows in groupby(plan.frames(), key=lambda row: row[:2]):
             numbers = [number for _, _, number in rows]
             wanted = sorted(set(numbers))
-            places = {number: place for place, number in enumerate(wanted, start=len(images))}
-            which += [places[number] for number in numbers]
+            which += [len(images) + wanted.index(number) for number in numbers]
             images += self.read_shot(video, shot, wanted, damaged)
         return Decoded(plan, pack(images, pin)[np.array(which)], tuple(damaged))
 
@@ -105,9 +103,10 @@ class CorpusSource:
 
     def _nearest(self, video: int, shot: int, number: int) -> Image:
         """The decodable frame of a shot that is nearest to a damaged one, of two the earlier, or grey."""
-        others = sorted(range(int(self.index.frames[shot])), key=lambda other: (abs(other - number), other))[1:]
-        nearest = _first_readable(lambda other: decode_frame(*read_frames(self.index, video, shot, [other])), others)
-        return GREY if nearest is None else nearest
+        for other in sorted(range(self.index.frames[shot]), key=lambda other: (abs(other - number), other))[1:]:
+            with suppress(ValueError):
+                return decode_frame(*read_frames(self.index, video, shot, [other]))
+        return GREY
 
 
 class ImageSource:
@@ -138,29 +137,20 @@ class ImageSource:
             try:
                 images.append(read_image(path))
             except (OSError, ValueError) as error:
-                damaged.append(
-                    f"unreadable, the next of its class takes its place: image {str(path)!r}: {first_line(error)}"
-                )
+                where = f"image {str(path)!r}"
+                damaged.append(f"unreadable, the next of its class takes its place: {where}: {first_line(error)}")
                 images.append(self._next_of_class(number))
         which = np.repeat(np.arange(len(images)), self.copies)
         return Decoded(plan, pack(images, pin)[which], tuple(damaged))
 
     def _next_of_class(self, number: int) -> Image:
         """The next readable image of the same class, after the last the first."""
-        labels = self.images.labels
-        same = np.flatnonzero(labels == labels[number])
-        others = np.roll(same, -int(np.searchsorted(same, number)))[1:].tolist()
-        image = _first_readable(lambda other: read_image(self.images.path(other)), others)
-        if image is None:
-            raise UserError(
-                f"no image of class {self.images.classes[labels[number]]!r} in {self.images.source} can be read, "
-                f"{self.images.names[number]!r} for one; replace them, or remove the class"
-            )
-        return image
-
-
-def _first_readable(read: Callable[[int], Image], numbers: Iterable[int]) -> Image | None:
-    for number in numbers:
-        with suppress(OSError, ValueError):
-            return read(number)
-    return None
+        images, label = self.images, self.images.labels[number]
+        same = np.flatnonzero(images.labels == label)
+        for other in np.roll(same, -int(np.searchsorted(same, number)))[1:].tolist():
+            with suppress(OSError, ValueError):
+                return read_image(images.path(other))
+        raise UserError(
+            f"no image of class {images.classes[label]!r} in {images.source} can be read, "
+            f"{images.names[number]!r} for one; replace them, or remove the class"
+        )
