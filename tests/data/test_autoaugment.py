@@ -24,9 +24,8 @@ from torchvision.transforms import v2
 
 from vivi.data.augment.autoaugment import (
     FIRST,
-    V0_OPERATIONS,
+    OPERATIONS,
     Policy,
-    apply,
     autoaugment,
     magnitude,
     plan,
@@ -77,6 +76,10 @@ def levels_of(operation: str, policy: Policy) -> list[int]:
     if operation in ("Equalize", "AutoContrast", "Invert"):
         return [0]
     return list(range(10 if policy == "imagenet" else 11))
+
+
+def apply(operation: str, images: Tensor, magnitudes: NDArray[np.float64], policy: Policy) -> Tensor:
+    return OPERATIONS[policy][operation].run(images, magnitudes)
 
 
 # The lists.
@@ -153,7 +156,7 @@ def test_a_move_that_only_v0_has_is_torchvisions_too(size: tuple[int, int]) -> N
         v2.functional.affine(image, 0.0, [0, -int(up)], 1.0, [0.0, 0.0], fill=[128.0])
         for image, up in zip(images, pixels, strict=True)
     ]
-    assert torch.equal(V0_OPERATIONS["TranslateY"](images, pixels.astype(np.float64)), torch.stack(expected))
+    assert torch.equal(OPERATIONS["v0"]["TranslateY"].run(images, pixels.astype(np.float64)), torch.stack(expected))
 
 
 def test_every_number_of_bits_and_every_threshold_is_torchvisions() -> None:

@@ -80,8 +80,7 @@ def crops(
         return kernel(images, boxes, flips, size, dtype)
 
     def crop(part: slice) -> Tensor:
-        box_sizes = boxes[part] * np.array([0, 0, 1, 1])  # the canvas holds each box in its upper left corner
-        resized = resize(canvas(images[part], boxes[part]), box_sizes, flips[part], size)
+        resized = resize(canvas(images[part], boxes[part]), boxes[part, 2:], flips[part], size)
         return (resized.round_() if dtype == torch.uint8 else resized).to(dtype)
 
     return in_chunks(crop, images)
@@ -103,33 +102,32 @@ def canvas(images: PackedImages, boxes: NDArray[np.int64]) -> Tensor:
     return padded.permute(0, 3, 1, 2)
 
 
-def resize(pixels: Tensor, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int) -> Tensor:
-    """Each image's box resized to (n, 3, size, size), float32 from 0 to 255, mirrored where `flips` says so."""
+def resize(pixels: Tensor, sizes: NDArray[np.int64], flips: NDArray[np.bool_], size: int) -> Tensor:
+    """The upper left corner of each image, of these heights and widths (n, 2), resized to (n, 3, size, size), float32
+    from 0 to 255, mirrored where `flips` says so."""
     count, channels, height, width = pixels.shape
     # Halves hold 0 ... 255 exactly, and accelerators add their products up in float32.
     dtype = torch.float32 if pixels.device.type == "cpu" else torch.float16
-    box = torch.from_numpy(boxes).to(pixels.device, torch.float32)
+    heights, widths = torch.from_numpy(sizes).to(pixels.device, torch.float32).unbind(1)
     mirrored = torch.from_numpy(flips).to(pixels.device)
-    rows = _weights(box[:, 0], box[:, 2], torch.zeros_like(mirrored), height, size).to(dtype)  # (n, size, H)
-    columns = _weights(box[:, 1], box[:, 3], mirrored, width, size).to(dtype)  # (n, size, W)
-    narrow = pixels.to(dtype, memory_format=torch.contiguous_format).view(
-        count, channels * height, width
-    ) @ columns.transpose(1, 2)  # (n, 3 H, size)
+    rows = _weights(heights, torch.zeros_like(mirrored), height, size).to(dtype)  # (n, size, H)
+    columns = _weights(widths, mirrored, width, size).to(dtype)  # (n, size, W)
+    flat = pixels.to(dtype, memory_format=torch.contiguous_format).view(count, channels * height, width)
+    narrow = flat @ columns.transpose(1, 2)  # (n, 3 H, size)
     return (rows[:, None] @ narrow.view(count, channels, height, size)).float()  # (n, 3, size, size)
 
 
-def _weights(start: Tensor, length: Tensor, reverse: Tensor, pixels: int, size: int) -> Tensor:
-    """(n, size, pixels): what each pixel from start to start + length counts in each of `size` output pixels.
+def _weights(length: Tensor, reverse: Tensor, pixels: int, size: int) -> Tensor:
+    """(n, size, pixels): what each of the first `length` pixels counts in each of `size` output pixels.
 
     A triangle filter, as wide as two output pixels when shrinking (antialiasing), or two input pixels when enlarging.
     """
     scale = (length / size)[:, None]  # (n, 1), input pixels per output pixel
     reach = scale.clamp(min=1)
-    centres = start[:, None] + (torch.arange(size, device=start.device) + 0.5) * scale  # (n, size)
+    centres = (torch.arange(size, device=length.device) + 0.5) * scale  # (n, size)
     centres = torch.where(reverse[:, None], centres.flip(1), centres)
-    positions = torch.arange(pixels, device=start.device) + 0.5  # (pixels,)
-    inside = (positions > start[:, None]) & (positions < (start + length)[:, None])
-    positions = torch.where(inside, positions, torch.inf)  # (n, pixels): what is outside is out of reach
+    positions = torch.arange(pixels, device=length.device) + 0.5  # (pixels,)
+    positions = torch.where(positions < length[:, None], positions, torch.inf)  # (n, pixels): the others out of reach
     distance = (positions / reach)[:, None, :] - (centres / reach)[:, :, None]
     weights = distance.abs_().neg_().add_(1).relu_()
     return weights.div_(weights.sum(dim=2, keepdim=True))
