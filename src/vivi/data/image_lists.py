@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, KeysView, Sequence
 from pathlib import Path
 
 from vivi.runtime.errors import UserError
@@ -40,12 +40,12 @@ def relative(name: str, root: Path) -> str:
     return os.path.normpath(name).removeprefix(os.path.abspath(root) + os.sep)
 
 
-def read_list(path: Path) -> tuple[dict[str, int], list[str], list[str]]:
-    """The label of each file in a list, the classes, and notes about what was left out.
+def read_list(path: Path) -> tuple[dict[str, str], list[str], list[str]]:
+    """The class of each file in a list, all classes, and notes about what was left out.
 
     Of a file with two different labels one is wrong, and nobody knows which: it is left out.
     """
-    labels: dict[str, str] = {}
+    class_of: dict[str, str] = {}
     broken: list[str] = []
     torn: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -53,40 +53,39 @@ def read_list(path: Path) -> tuple[dict[str, int], list[str], list[str]]:
         file = relative(name, path.parent)
         if not name or not _is_label(label):
             broken.append(f"line {line}, {f'{name} {label}'.strip()[:200]!r}")
-        elif not os.path.isfile(path.parent / file):
+            continue
+        label = str(int(label)) if is_number(label) else label
+        if not os.path.isfile(path.parent / file):
             missing[file] = repr(file)
-        elif labels.setdefault(file, label) != label:
-            torn[file] = f"{file!r}, {labels[file]!r} and {label!r}"
+        elif class_of.setdefault(file, label) != label:
+            torn[file] = f"{file!r}, {class_of[file]!r} and {label!r}"
     for file in torn:
-        del labels[file]
+        del class_of[file]
     needed = f"of {path} without a path and a label (a name, or a number from 0 to {LARGEST_LABEL:,})"
     notes = note("line", needed, broken)
     notes += note("image", f"with two labels in {path}", [*torn.values()])
     notes += note("image", f"of {path}, not to be found below {path.parent}", [*missing.values()])
-    if not labels:
+    if not class_of:
         raise UserError(f"{path} names no image that can be used; " + "; ".join([*notes[:1], f"give {LAYOUT}"]))
-    classes, class_of, more = _classes_of(path, list(dict.fromkeys(labels.values())))
-    return {file: class_of[label] for file, label in labels.items()}, classes, notes + more
+    classes, more = _all_classes(path, dict.fromkeys(class_of.values()).keys())
+    return class_of, classes, notes + more
 
 
-def _classes_of(path: Path, labels: list[str]) -> tuple[list[str], dict[str, int], list[str]]:
-    """The classes in a list with these labels, the number of the class that each label means, and notes."""
-    notes = []
+def _all_classes(path: Path, labels: KeysView[str]) -> tuple[list[str], list[str]]:
+    """The classes in a list with these labels, and notes. Of numbers, all up to the largest are classes."""
     if names := [label for label in labels if not is_number(label)]:
-        if len(names) < len(labels):
-            notes = [f"labels of {path} are taken as names, the numbers too: {names[0]!r} is no number"]
-        classes = sorted(labels)
-        return classes, {label: number for number, label in enumerate(classes)}, notes
-    class_of = {label: int(label) for label in labels}
-    classes = [str(number) for number in range(max(class_of.values()) + 1)]
+        mixed = f"labels of {path} are taken as names, the numbers too: {names[0]!r} is no number"
+        return sorted(labels), [mixed] if len(names) < len(labels) else []
+    classes = [str(number) for number in range(1 + max(map(int, labels)))]
     if len(classes) > MOST_EMPTY * len(labels):
         raise UserError(
             f"{path} has {len(labels):,} different labels, the largest of them {classes[-1]}, which would be "
             f"{len(classes):,} classes; number them from 0 on, or give them names"
         )
-    if unused := sorted(set(range(len(classes))) - set(class_of.values())):
-        notes = [f"{len(unused):,} of the classes 0 to {classes[-1]} have no images in {path}: first {unused[0]}"]
-    return classes, class_of, notes
+    unused = [number for number in classes if number not in labels]
+    if not unused:
+        return classes, []
+    return classes, [f"{len(unused):,} of the classes 0 to {classes[-1]} have no images in {path}: first {unused[0]}"]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, str, str]]:

@@ -66,7 +66,7 @@ class LabelledImages:
 def find_images(source: Path, labels: bool = True) -> LabelledImages:
     """The images of a folder or a list to train on. Where their labels are not used, they need have none: all images
     below a folder without classes are then of one class."""
-    part = _train_folder(source)
+    part, _ = _parts(source)
     images = _find(part, labels)
     if labels and len(present := images.present()) < 2:
         only = present[0]
@@ -78,15 +78,18 @@ def find_images(source: Path, labels: bool = True) -> LabelledImages:
 def find_test_images(source: Path, test: Path | None, classes: Sequence[str]) -> LabelledImages | None:
     """The images to test on, labelled as in `classes`: those of `test`, or else those beside source's train/."""
     if test is not None:
-        place = test if _train_folder(test) == test else _test_folders(test)[0]
-        return _relabel(_find(place), classes)
-    train = _train_folder(source)
-    if train == source:
-        return None
+        return _relabel(_find(_parts(test)[1] or test), classes)
+    train, beside = _parts(source)
     try:
-        return _relabel(_find(_test_folders(source)[0]), classes)
+        return _relabel(_find(beside), classes) if beside else None
     except UserError as error:
         raise UserError(f"{error}; or give {train}, to do without test images") from None
+
+
+def _parts(source: Path) -> tuple[Path, Path | None]:
+    """The train/ of a folder, and what holds test images beside it; else the source itself."""
+    tests = [source / name for name in TEST_FOLDERS if os.path.isdir(source / name)]
+    return (source / "train", tests[0]) if tests and os.path.isdir(source / "train") else (source, None)
 
 
 def class_balanced(images: LabelledImages, fraction: float, seed: int) -> LabelledImages:
@@ -109,15 +112,11 @@ def class_balanced(images: LabelledImages, fraction: float, seed: int) -> Labell
             f"the smallest, {images.classes[present[smallest]]!r}, has {sizes[smallest]:,}; "
             f"give {nearest:g} or {'more' if each < possible else 'less'}, or 1 for all"
         )
-    hashes = np.array([_hash(seed, name) for name in images.names], np.uint64)
+    keys = (f"{seed} {name}".encode("utf-8", "surrogateescape") for name in images.names)
+    hashes = np.frombuffer(b"".join(hashlib.blake2b(key, digest_size=8).digest() for key in keys), ">u8")
     by_class = np.lexsort((hashes, images.labels))  # in each the smallest hash first
     first = np.cumsum(sizes) - sizes  # (classes,), where each begins
     return _subset(images, np.sort(by_class[first[:, None] + np.arange(each)], axis=None))
-
-
-def _hash(seed: int, name: str) -> int:
-    digest = hashlib.blake2b(f"{seed} {name}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
 
 
 def only_listed(images: LabelledImages, listed: Path) -> LabelledImages:
@@ -174,56 +173,40 @@ def _subset(
 # --- what a folder or a list holds ---
 
 
-def _train_folder(source: Path) -> Path:
-    """The train/ of a folder that holds test images beside it; else the source itself."""
-    return source / "train" if os.path.isdir(source / "train") and _test_folders(source) else source
-
-
-def _test_folders(source: Path) -> list[Path]:
-    return [source / name for name in TEST_FOLDERS if os.path.isdir(source / name)]
-
-
 def _find(source: Path, labels: bool = True) -> LabelledImages:
     """The images of a folder or a list, of at least one class."""
     if os.path.isfile(source / "corpus.json"):
         raise UserError(f"{source} is a corpus of videos, not images: name it with --corpus")
-    if os.path.isdir(source):
-        label_of, classes, notes = _read_folder(source, labels)
-        root = source
-    elif not os.path.exists(source):
+    folder = os.path.isdir(source)
+    if not folder and not os.path.exists(source):
         raise UserError(f"{source} does not exist; give {LAYOUT}")
-    elif source.suffix.lower() not in (".txt", ".csv"):
+    if not folder and source.suffix.lower() not in (".txt", ".csv"):
         raise UserError(f"{source} is neither a folder nor a list; give {LAYOUT}")
-    else:
-        label_of, classes, notes = read_list(source)
-        root = source.parent
-    names = sorted(label_of)
-    numbers = np.fromiter(map(label_of.__getitem__, names), np.int64, len(names))
-    return LabelledImages(source, root, names, numbers, tuple(classes), tuple(notes))
+    class_of, classes, notes = _read_folder(source, labels) if folder else read_list(source)
+    names, number_of = sorted(class_of), {name: number for number, name in enumerate(classes)}
+    numbers = np.fromiter((number_of[class_of[name]] for name in names), np.int64, len(names))
+    return LabelledImages(source, source if folder else source.parent, names, numbers, tuple(classes), tuple(notes))
 
 
-def _read_folder(root: Path, labels: bool) -> tuple[dict[str, int], list[str], list[str]]:
-    """The label of each image below a folder, the classes, which are the folders in it, and notes about what was left
+def _read_folder(root: Path, labels: bool) -> tuple[dict[str, str], list[str], list[str]]:
+    """The class of each image below a folder, all classes, which are the folders in it, and notes about what was left
     out. Where labels are not used and the folder holds images, or no two folders, all images are of one class."""
     found = _scan(root)
     loose = sorted(name for name in found["image"] if "/" not in name)
     notes = note("file", "other than images", [repr(path) for path in sorted(found["other"])])
     notes += note("folder", "that cannot be read", sorted(found["unreadable"]))
     if not labels and (loose or len(found["folder"]) < 2):
-        classes, label_of = ["image"], dict.fromkeys(found["image"], 0)
+        class_of = dict.fromkeys(found["image"], "image")
     else:
         class_of = {name: name.partition("/")[0] for name in found["image"] if "/" in name}
-        classes = sorted({*class_of.values()})
-        numbers = {name: number for number, name in enumerate(classes)}
-        label_of = {name: numbers[folder] for name, folder in class_of.items()}
-        empty = [repr(folder) for folder in sorted({*found["folder"]} - {*classes})]
+        empty = [repr(folder) for folder in sorted({*found["folder"]} - {*class_of.values()})]
         outside = note("image", f"in {root} itself, outside the class folders", [repr(name) for name in loose])
         notes = [*note("class folder", "without images", empty), *outside, *notes]
-    if not label_of:
+    if not class_of:
         what = f"folder with images{', only images' * bool(loose)}" if labels else "images"
         reason = f"{min(found['unreadable'])} cannot be read; " if found["unreadable"] else ""
         raise UserError(f"{root} holds no {what}; {reason}give {LAYOUT}")
-    return label_of, classes, notes
+    return class_of, sorted({*class_of.values()}), notes
 
 
 def _scan(root: Path) -> dict[str, list[str]]:

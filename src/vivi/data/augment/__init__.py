@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vivi.data.augment.autoaugment import autoaugment
 from vivi.data.augment.colour import contrast_and_noise, distort
-from vivi.data.augment.crop import centre_boxes, crops, cuda_kernel, in_chunks, random_boxes
+from vivi.data.augment.crop import crops, cuda_kernel, in_chunks, random_boxes
 from vivi.data.augment.patches import PATCH_UNIFORMS, cut_patches, layout, standardise
 from vivi.data.augment.uniforms import AUTOAUGMENT, FLIP
 from vivi.data.packed import PackedImages, upload
@@ -69,5 +69,8 @@ def augment_patches(
 
 def unaugmented(images: PackedImages, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """The middle square of each image, (n, 3, size, size) in [-1, 1]."""
-    squares = crops(images, centre_boxes(images.sizes), np.zeros(len(images), bool), size)
+    heights, widths = images.sizes.astype(np.int64).T
+    side = np.minimum(heights, widths)
+    boxes = np.stack([(heights - side) // 2, (widths - side) // 2, side, side], axis=1)
+    squares = crops(images, boxes, np.zeros(len(images), bool), size)
     return squares.div_(127.5).sub_(1).to(dtype)

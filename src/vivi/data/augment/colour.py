@@ -19,7 +19,8 @@ def distort(images: Tensor, uniforms: Tensor, settings: Augment) -> Tensor:
     """
     if settings.grey > 0 or settings.grey_frames > 0:
         grey = (uniforms[:, at.GREY] < settings.grey) | (uniforms[:, at.GREY_FRAME] < settings.grey_frames)
-        images = torch.where(grey[:, None, None, None], luminance(images), images)
+        weights = torch.tensor([0.2989, 0.587, 0.114], device=images.device).view(1, 3, 1, 1)  # TensorFlow's
+        images = torch.where(grey[:, None, None, None], (weights * images).sum(1, keepdim=True), images)
     shift = _about(0, settings.brightness, uniforms[:, at.BRIGHTNESS])
     shift_first = uniforms[:, at.ORDER, None, None, None] < 0.5
     if settings.brightness > 0:
@@ -65,12 +66,6 @@ def hsv_noise(images: Tensor, uniforms: Tensor) -> Tensor:
     saturation = noisy(spread / value.clamp(min=1e-12), at.HSV_SATURATION)
     value = noisy(value, at.HSV_VALUE)
     return coloured(hue + 6 * turn, value * saturation, value)
-
-
-def luminance(images: Tensor) -> Tensor:
-    """TensorFlow's grey of (n, 3, h, w) images: (n, 1, h, w)."""
-    weights = torch.tensor([0.2989, 0.587, 0.114], device=images.device).view(1, 3, 1, 1)
-    return (weights * images).sum(1, keepdim=True)
 
 
 def saturate(images: Tensor, factor: Tensor) -> Tensor:

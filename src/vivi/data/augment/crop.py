@@ -60,13 +60,6 @@ def random_boxes(
     return np.stack([y, x, height, width], axis=1).astype(np.int64)
 
 
-def centre_boxes(sizes: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The largest square in the middle of each image: (n, 4) of y, x, height, width."""
-    heights, widths = sizes.astype(np.int64).T
-    side = np.minimum(heights, widths)
-    return np.stack([(heights - side) // 2, (widths - side) // 2, side, side], axis=1)
-
-
 def crops(
     images: PackedImages,
     boxes: NDArray[np.int64],
@@ -80,7 +73,7 @@ def crops(
         return kernel(images, boxes, flips, size, dtype)
 
     def crop(part: slice) -> Tensor:
-        resized = resize(canvas(images[part], boxes[part]), boxes[part, 2:], flips[part], size)
+        resized = resize(images[part], boxes[part], flips[part], size)
         return (resized.round_() if dtype == torch.uint8 else resized).to(dtype)
 
     return in_chunks(crop, images)
@@ -93,28 +86,22 @@ def in_chunks(make: Callable[[slice], Tensor], images: PackedImages) -> Tensor:
     return torch.cat(chunks) if len(chunks) > 1 else chunks[0]
 
 
-def canvas(images: PackedImages, boxes: NDArray[np.int64]) -> Tensor:
-    """The boxes in one tensor (n, 3, H, W) of the largest height and width, each in the upper left corner."""
+def resize(images: PackedImages, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int) -> Tensor:
+    """The boxes of few images, mirrored where `flips` says so: (n, 3, size, size), float32 from 0 to 255."""
+    count, device = len(images), images.memory.device
     highest, widest = boxes[:, 2:].max(axis=0, initial=1).tolist()
-    padded = torch.zeros((len(images), highest, widest, 3), dtype=torch.uint8, device=images.memory.device)
-    for number, (y, x, height, width) in enumerate(boxes.tolist()):
-        padded[number, :height, :width] = images.image(number)[y : y + height, x : x + width]
-    return padded.permute(0, 3, 1, 2)
-
-
-def resize(pixels: Tensor, sizes: NDArray[np.int64], flips: NDArray[np.bool_], size: int) -> Tensor:
-    """The upper left corner of each image, of these heights and widths (n, 2), resized to (n, 3, size, size), float32
-    from 0 to 255, mirrored where `flips` says so."""
-    count, channels, height, width = pixels.shape
+    canvas = torch.zeros((count, highest, widest, 3), dtype=torch.uint8, device=device)
+    for number, (y, x, height, width) in enumerate(boxes.tolist()):  # each into the upper left corner
+        canvas[number, :height, :width] = images.image(number)[y : y + height, x : x + width]
     # Halves hold 0 ... 255 exactly, and accelerators add their products up in float32.
-    dtype = torch.float32 if pixels.device.type == "cpu" else torch.float16
-    heights, widths = torch.from_numpy(sizes).to(pixels.device, torch.float32).unbind(1)
-    mirrored = torch.from_numpy(flips).to(pixels.device)
-    rows = _weights(heights, torch.zeros_like(mirrored), height, size).to(dtype)  # (n, size, H)
-    columns = _weights(widths, mirrored, width, size).to(dtype)  # (n, size, W)
-    flat = pixels.to(dtype, memory_format=torch.contiguous_format).view(count, channels * height, width)
-    narrow = flat @ columns.transpose(1, 2)  # (n, 3 H, size)
-    return (rows[:, None] @ narrow.view(count, channels, height, size)).float()  # (n, 3, size, size)
+    dtype = torch.float32 if device.type == "cpu" else torch.float16
+    pixels = canvas.permute(0, 3, 1, 2).to(dtype, memory_format=torch.contiguous_format)  # (n, 3, H, W)
+    heights, widths = torch.from_numpy(boxes[:, 2:]).to(device, torch.float32).unbind(1)
+    mirrored = torch.from_numpy(flips).to(device)
+    rows = _weights(heights, torch.zeros_like(mirrored), highest, size).to(dtype)  # (n, size, H)
+    columns = _weights(widths, mirrored, widest, size).to(dtype)  # (n, size, W)
+    narrow = pixels.view(count, 3 * highest, widest) @ columns.transpose(1, 2)  # (n, 3 H, size)
+    return (rows[:, None] @ narrow.view(count, 3, highest, size)).float()  # (n, 3, size, size)
 
 
 def _weights(length: Tensor, reverse: Tensor, pixels: int, size: int) -> Tensor:

@@ -91,14 +91,9 @@ def colour_parameters(settings: Augment, uniforms: NDArray[np.float32]) -> NDArr
     """(n, 12): brightness added before and after saturation, its factor; turn of the hue, in sixths; of HSV noise the
     turn, and exponent, factor and shift of saturation and of value; whether the image is grey."""
     signed = 2 * uniforms - 1
-    shift = settings.brightness * signed[:, at.BRIGHTNESS]
-    first = uniforms[:, at.ORDER] < 0.5
-    columns = [
-        np.where(first, shift, 0),
-        np.where(first, 0, shift),
-        1 + settings.saturation * signed[:, at.SATURATION],
-    ]
-    columns += [6 * settings.hue * signed[:, at.HUE], 0.6 * signed[:, at.HSV_HUE]]
+    shift, first = settings.brightness * signed[:, at.BRIGHTNESS], uniforms[:, at.ORDER] < 0.5
+    saturation, hue = 1 + settings.saturation * signed[:, at.SATURATION], 6 * settings.hue * signed[:, at.HUE]
+    columns = [np.where(first, shift, 0), np.where(first, 0, shift), saturation, hue, 0.6 * signed[:, at.HSV_HUE]]
     for part in (at.HSV_SATURATION, at.HSV_VALUE):
         u, v, w = signed[:, part].T
         columns += [4**u, 2 ** (0.5 * v), 0.1 * w]
@@ -139,7 +134,7 @@ def _crop(
     # Centres of the output pixels in the box, how far their filters reach, and the first pixels within reach.
     scale_y, scale_x = rows / SIZE, columns / SIZE
     reach_y, reach_x = tl.maximum(scale_y, 1.0), tl.maximum(scale_x, 1.0)
-    centre_y, centre_x = (row.to(tl.float32) + 0.5) * scale_y, (at.to(tl.float32) + 0.5) * scale_x
+    centre_y, centre_x = (row.to(tl.float32) + 0.5) * scale_y, (column.to(tl.float32) + 0.5) * scale_x
     first_y, first_x = tl.floor(centre_y - reach_y + 0.5), tl.floor(centre_x - reach_x + 0.5)
     taps_y, taps_x = tl.ceil(2 * reach_y).to(tl.int32), tl.ceil(2 * reach_x).to(tl.int32)
 
