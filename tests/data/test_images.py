@@ -196,10 +196,16 @@ def test_lines_that_cannot_be_used_are_counted_and_the_first_is_named(tmp_path: 
     lines += ["a.jpg 0", "d.jpg 0", "./d.jpg 1", "d.jpg 0"]
     images = find_images(write(path := tmp_path / "list.txt", *lines))
     assert pairs(images) == {"a.jpg": "0", "b.jpg": "1"}
-    broken, torn, missing = images.notes
+    broken, missing, torn = images.notes
     assert broken.startswith(f"left out 4 lines of {path} ") and broken.endswith("the first is line 2, 'lonely'")
-    assert torn == f"left out 1 image with two labels in {path}: 'd.jpg', '0' and '1'"
-    assert missing == f"left out 2 images of {path}, not to be found below {tmp_path}: the first is 'gone.jpg'"
+    assert missing == (
+        f"left out 2 lines of {path} whose file is not to be found below {tmp_path}: "
+        "the first is line 7, 'gone.jpg 1'"
+    )
+    assert torn == (
+        f"left out 1 line of {path} whose file has another label in a line before, and is not used at all: "
+        "line 11, './d.jpg 1'"
+    )
 
 
 def test_numbered_classes_may_have_gaps_but_not_be_nearly_all_empty(tmp_path: Path) -> None:
@@ -242,7 +248,7 @@ def test_lists_that_cannot_be_used(tmp_path: Path) -> None:
     touch(tmp_path, ["a.jpg", "b.jpg"])
     path = tmp_path / "list.txt"
     fails(lambda: find_images(write(path, "")), str(path), "no image that can be used", "give a folder")
-    fails(lambda: find_images(write(path, "x.jpg 1", "y.jpg 2")), "not to be found", "'x.jpg'")
+    fails(lambda: find_images(write(path, "x.jpg 1", "y.jpg 2")), "not to be found", "'x.jpg 1'")
     fails(lambda: find_images(write(path, "a.jpg", "b.jpg")), "left out 2 lines", "line 1, 'a.jpg'")
     fails(lambda: find_images(write(path, "a.jpg 1", "b.jpg 1")), "one class only, '1'")
     path.write_bytes(b"\xff\xd8\xff\x00")
@@ -261,7 +267,7 @@ def test_a_path_with_a_line_break_is_named_and_loses_nothing_else(tmp_path: Path
         (tmp_path / name).touch()
     found = find_images(write(tmp_path / "list.csv", "path,label", "a.png,0", '"b', 'c.png",0', '"d.png",1'))
     assert [Path(path).name for path in found.files()] == ["a.png", "d.png"]
-    assert any("left out 1 image" in note and r"'b\nc.png'" in note for note in found.notes)
+    assert any("left out 1 line" in note and r"'b\nc.png 0'" in note for note in found.notes)
 
 
 def test_only_listed_images_by_path_or_by_their_last_part(tmp_path: Path) -> None:

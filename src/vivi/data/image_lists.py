@@ -46,25 +46,23 @@ def read_list(path: Path) -> tuple[dict[str, str], list[str], list[str]]:
     Of a file with two different labels one is wrong, and nobody knows which: it is left out.
     """
     class_of: dict[str, str] = {}
-    broken: list[str] = []
-    torn: dict[str, str] = {}
-    missing: dict[str, str] = {}
-    for line, name, label in _rows(path):
-        file = relative(name, path.parent)
-        if not name or not _is_label(label):
-            broken.append(f"line {line}, {f'{name} {label}'.strip()[:200]!r}")
-            continue
-        label = str(int(label)) if is_number(label) else label
-        if not os.path.isfile(path.parent / file):
-            missing[file] = repr(file)
+    torn: set[str] = set()
+    wrong: dict[str, list[str]] = {}  # the lines that are left out, by what is wrong with them
+    for line, name, text in _rows(path):
+        file, label = relative(name, path.parent), _label(text)
+        if not name or not label:
+            why = f"without a path and a label (a name, or a number from 0 to {LARGEST_LABEL:,})"
+        elif not os.path.isfile(path.parent / file):
+            why = f"whose file is not to be found below {path.parent}"
         elif class_of.setdefault(file, label) != label:
-            torn[file] = f"{file!r}, {class_of[file]!r} and {label!r}"
+            why = "whose file has another label in a line before, and is not used at all"
+            torn.add(file)
+        else:
+            continue
+        wrong.setdefault(why, []).append(f"line {line}, {f'{name} {text}'.strip()[:200]!r}")
     for file in torn:
         del class_of[file]
-    needed = f"of {path} without a path and a label (a name, or a number from 0 to {LARGEST_LABEL:,})"
-    notes = note("line", needed, broken)
-    notes += note("image", f"with two labels in {path}", [*torn.values()])
-    notes += note("image", f"of {path}, not to be found below {path.parent}", [*missing.values()])
+    notes = [one for why, lines in wrong.items() for one in note("line", f"of {path} {why}", lines)]
     if not class_of:
         raise UserError(f"{path} names no image that can be used; " + "; ".join([*notes[:1], f"give {LAYOUT}"]))
     classes, more = _all_classes(path, dict.fromkeys(class_of.values()).keys())
@@ -109,10 +107,11 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
         ) from None
 
 
-def _is_label(label: str) -> bool:
-    if is_number(label.lstrip("+-")):
-        return is_number(label) and len(label) < 20 and int(label) <= LARGEST_LABEL
-    return bool(label) and not has_image_name(label)  # else it is the end of a path with spaces: there is no label
+def _label(text: str) -> str:
+    """A number without zeros before it, or a name; nothing where it can be neither."""
+    if is_number(text.lstrip("+-")):
+        return str(int(text)) if is_number(text) and len(text) < 20 and int(text) <= LARGEST_LABEL else ""
+    return "" if has_image_name(text) else text  # the end of a path with spaces: there is no label
 
 
 def _read_text(path: Path, needed: str) -> str:

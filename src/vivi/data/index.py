@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +49,7 @@ class Index:
         return self.first_frame[video + 1] - self.first_frame[video]
 
     def video_name(self, video: int) -> str:
-        name: str = self.names[video].as_py()
-        return name
+        return str(self.names[video])
 
 
 def open_index(corpus: Corpus) -> Index:
@@ -59,8 +59,11 @@ def open_index(corpus: Corpus) -> Index:
     """
     folder, note = corpus.path / "index" / index_key(corpus), ""
     try:
-        tables = map_index(folder)
-        if _shards_are_unchanged(corpus.path, tables):
+        tables, changed = map_index(folder), False
+        for number, size in tables.about["shards"].items():
+            with reading(path := shard_path(corpus.path, int(number))):  # which names one that is missing
+                changed |= path.stat().st_size != size
+        if not changed:
             return _index(tables, corpus.path)
     except OSError:  # none was made
         pass
@@ -68,22 +71,11 @@ def open_index(corpus: Corpus) -> Index:
         note = f"{folder} was damaged ({first_line(error)}) and has been made anew"
     tables = build_index(corpus)
     if tables.about["key"] == index_key(corpus):  # else the table was replaced while it was read
-        try:
+        # An index that cannot be kept stays in memory: the disk is read-only, or full, or cannot be trusted.
+        with suppress(OSError, ValueError, StorageError):
             write_index(corpus.path, tables)
             tables = map_index(corpus.path / "index" / tables.about["key"])
-        except (OSError, ValueError, StorageError):  # read-only, or full, or the disk cannot be trusted
-            pass
     return _index(tables, corpus.path, note)
-
-
-def _shards_are_unchanged(corpus: Path, tables: IndexTables) -> bool:
-    """Whether all shards have the sizes that they had; raises for one that is missing."""
-    for number, size in tables.about["shards"].items():
-        path = shard_path(corpus, int(number))
-        with reading(path):
-            if path.stat().st_size != size:
-                return False
-    return True
 
 
 def _index(tables: IndexTables, corpus: Path, note: str = "") -> Index:

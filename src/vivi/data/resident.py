@@ -110,14 +110,14 @@ def _lock_pages(memory: Tensor) -> None:
     """So that copies to the GPU need not wait; torch's own way would take up to twice the memory. Where the system
     refuses, copies are slower."""
     place, cuda = memory.data_ptr(), torch.cuda.cudart()
+
+    def unlock() -> None:
+        torch.cuda.synchronize()  # copies may be under way
+        cuda.cudaHostUnregister(place)
+
     if int(cuda.cudaHostRegister(place, memory.numel(), 0)) == 0:
         # Before the memory goes: CUDA would take what comes to lie there next for locked.
-        weakref.finalize(memory, _unlock_pages, place).atexit = False
+        weakref.finalize(memory, unlock).atexit = False
         return
     with suppress(RuntimeError):  # else the next kernel raises this error, which is not its own
         torch.zeros(1, device="cuda")
-
-
-def _unlock_pages(place: int) -> None:
-    torch.cuda.synchronize()  # copies may be under way
-    torch.cuda.cudart().cudaHostUnregister(place)

@@ -46,9 +46,6 @@ def cut_patches(images: Tensor, uniforms: NDArray[np.float32], size: int = 64) -
     The images are on any device. The uniforms (n, PATCH_UNIFORMS), in [0, 1), are on the CPU: places are computed
     there, so that the host does not wait for the device.
     """
-    whole = layout(size).whole
-    if images.shape[1:] != (3, whole, whole):
-        raise ValueError(f"patches of {size} px are cut from images (n, 3, {whole}, {whole}), not {images.shape}")
     corners = upload(torch.from_numpy(patch_corners(uniforms, size)), images.device)  # (n, 9, 2)
     grey = upload(torch.from_numpy(uniforms[:, GREY] < GREY_SHARE), images.device)  # (n,)
     pixels = torch.arange(size, device=images.device)
