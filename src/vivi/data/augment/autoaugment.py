@@ -62,44 +62,40 @@ def sub_policies(policy: Policy) -> list[tuple[Step, Step]]:
     return list(zip(steps[::2], steps[1::2], strict=True))
 
 
-class Planned(NamedTuple):
-    """One operation, and the images it runs on."""
-
-    name: str
-    images: NDArray[np.int64]  # (k,): places in the batch
-    magnitudes: NDArray[np.float64]  # (k,)
-
-
 def autoaugment(images: Tensor, uniforms: NDArray[np.float32], policy: Policy) -> Tensor:
     """uint8 (n, 3, h, w) on any device, uniforms (n, 5) in [0, 1) on the CPU -> uint8 (n, 3, h, w) there."""
     images = images.clone(memory_format=torch.contiguous_format)
     planned = plan(uniforms, policy, _CHUNK_ON_CPU if images.device.type == "cpu" else _CHUNK)
     if not planned:
         return images
-    places = upload(torch.from_numpy(np.concatenate([each.images for each in planned])), images.device)
-    for each, which in zip(planned, places.split([len(each.images) for each in planned]), strict=True):
-        operation = OPERATIONS[policy][each.name]
-        images.index_copy_(0, which, operation.run(images.index_select(0, which), each.magnitudes))
+    places = upload(torch.from_numpy(np.concatenate([which for _, which, _ in planned])), images.device)
+    parts = places.split([len(which) for _, which, _ in planned])
+    for (name, _, magnitudes), which in zip(planned, parts, strict=True):
+        changed = OPERATIONS[policy][name].run(images.index_select(0, which), magnitudes)
+        images.index_copy_(0, which, changed)
     return images
 
 
-def plan(uniforms: NDArray[np.float32], policy: Policy, chunk: int = _CHUNK) -> list[Planned]:
-    """What runs on which images, in order: the first operations of all images, then the second ones."""
+def plan(
+    uniforms: NDArray[np.float32], policy: Policy, chunk: int = _CHUNK
+) -> list[tuple[str, NDArray[np.int64], NDArray[np.float64]]]:
+    """What runs, on which images (k,), with what magnitudes (k,), in order: the first operations of all images, then
+    the second ones."""
     pairs = sub_policies(policy)
     chosen = (uniforms[:, SUB_POLICY].astype(np.float64) * len(pairs)).astype(np.int64)  # (n,)
     planned = []
-    for stage, (applies, sign) in enumerate([(FIRST, FIRST_SIGN), (SECOND, SECOND_SIGN)]):
-        steps = [pair[stage] for pair in pairs]
-        names = np.array([name for name, _, _ in steps])[chosen]  # (n,), like all that follows
-        probabilities = np.array([probability for _, probability, _ in steps])[chosen]
-        magnitudes = np.array([magnitude(name, level, policy) for name, _, level in steps])[chosen]
-        signed = np.array([OPERATIONS[policy][name].signed for name, _, _ in steps])[chosen]
-        magnitudes = np.where(signed & (uniforms[:, sign] < 0.5), -magnitudes, magnitudes)
+    for steps, applies, sign in zip(
+        zip(*pairs, strict=True), (FIRST, SECOND), (FIRST_SIGN, SECOND_SIGN), strict=True
+    ):
+        names, probabilities, levels = (np.array(column)[chosen] for column in zip(*steps, strict=True))  # (n,) each
         applied = uniforms[:, applies] < probabilities
-        for name in np.unique(names[applied]):
-            images = np.flatnonzero(applied & (names == name))
-            parts = (images[start : start + chunk] for start in range(0, len(images), chunk))
-            planned += [Planned(str(name), part, magnitudes[part]) for part in parts]
+        for name in np.unique(names[applied]).tolist():
+            which = np.flatnonzero(applied & (names == name))
+            values = np.array([magnitude(name, level, policy) for level in levels[which].tolist()], np.float64)
+            if OPERATIONS[policy][name].signed:
+                values = np.where(uniforms[which, sign] < 0.5, -values, values)
+            parts = (slice(start, start + chunk) for start in range(0, len(which), chunk))
+            planned += [(name, which[part], values[part]) for part in parts]
     return planned
 
 
