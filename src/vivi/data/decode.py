@@ -36,10 +36,8 @@ def decode_frame(jpeg: bytes | bytearray | memoryview) -> Image:
 
 
 def read_image(path: Path, reduce: bool = True) -> Image:
-    """An image file of any kind, by default reduced to LARGEST.
-
-    Raises ValueError or OSError with a reason in one line that does not name the path.
-    """
+    """An image file of any kind, by default reduced to LARGEST. Raises ValueError or OSError with a reason in one
+    line that does not name the path."""
     with image_errors(), open(path, "rb") as file:
         # Only the header is read before its size is known to be acceptable.
         start = file.read(_HEADER)
@@ -66,10 +64,8 @@ def read_image(path: Path, reduce: bool = True) -> Image:
 
 def plain_jpeg_size(start: bytes) -> tuple[int, int] | None:
     """Width and height of a grey or YCbCr JPEG, from the first part of its file. None for all others, whose colours
-    Pillow knows better, and where the part is too short.
-
-    Pillow could tell as well, but takes Python's lock ten times as long.
-    """
+    Pillow knows better, and where the part is too short. Pillow could tell as well, but takes Python's lock ten times
+    as long."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(start)
     except ValueError:

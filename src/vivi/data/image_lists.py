@@ -41,10 +41,8 @@ def relative(name: str, root: Path) -> str:
 
 
 def read_list(path: Path) -> tuple[dict[str, str], list[str], list[str]]:
-    """The class of each file in a list, all classes, and notes about what was left out.
-
-    Of a file with two different labels one is wrong, and nobody knows which: it is left out.
-    """
+    """The class of each file in a list, all classes, and notes about what was left out. Of a file with two different
+    labels one is wrong, and nobody knows which: it is left out."""
     class_of: dict[str, str] = {}
     torn: set[str] = set()
     wrong: dict[str, list[str]] = {}  # the lines that are left out, by what is wrong with them

@@ -93,11 +93,9 @@ def _parts(source: Path) -> tuple[Path, Path | None]:
 
 
 def class_balanced(images: LabelledImages, fraction: float, seed: int) -> LabelledImages:
-    """A fraction of the images, the same number from every class: floor(fraction · images / classes).
-
-    They are those whose names have the smallest hashes: a smaller fraction is a part of a larger one, and more files
-    change little.
-    """
+    """A fraction of the images, the same number from every class: floor(fraction · images / classes). They are those
+    whose names have the smallest hashes: a smaller fraction is a part of a larger one, and more files change
+    little."""
     if fraction == 1:
         return images
     present, sizes = np.unique(images.labels, return_counts=True)
@@ -211,11 +209,8 @@ def _read_folder(root: Path, labels: bool) -> tuple[dict[str, str], list[str], l
 
 def _scan(root: Path) -> dict[str, list[str]]:
     """What lies anywhere below a folder: each "image" and, in the folder itself, each "folder", by their paths from
-    it; each "other" file; each "unreadable" folder, and why.
-
-    Follows links, but to no folder twice within a class. A file is not asked for more than its name and kind: a
-    million of them on a network drive would take long.
-    """
+    it; each "other" file; each "unreadable" folder, and why. Follows links, but to no folder twice within a class. A
+    file is not asked for more than its name and kind: a million of them on a network drive would take long."""
     found: dict[str, list[str]] = {"image": [], "folder": [], "other": [], "unreadable": []}
     visited: set[tuple[str, str]] = set()  # class, folder
     waiting = [""]

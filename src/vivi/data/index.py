@@ -53,10 +53,8 @@ class Index:
 
 
 def open_index(corpus: Corpus) -> Index:
-    """The index of a corpus; it is built, and kept if possible, where there is none or it is damaged.
-
-    Of several processes, one should call this first and the others after it.
-    """
+    """The index of a corpus; it is built, and kept if possible, where there is none or it is damaged. Of several
+    processes, one should call this first and the others after it."""
     folder, note = corpus.path / "index" / index_key(corpus), ""
     try:
         tables, changed = map_index(folder), False
@@ -95,9 +93,7 @@ def _index(tables: IndexTables, corpus: Path, note: str = "") -> Index:
 
 def read_frames(index: Index, video: int, shot: int, frames: Sequence[int]) -> list[memoryview]:
     """The JPEG files of some frames of a shot, which is given by its place among all shots; from any thread.
-
-    Thousands are read every second while Python is busy elsewhere: few calls, all of which let other threads run.
-    """
+    Thousands are read every second while Python is busy elsewhere: few calls, all of which let other threads run."""
     path = shard_path(index.corpus, int(index.shard[video]))
     first, last, data_at = min(frames), max(frames), int(index.data_at[shot])
     with reading(path), open(path, "rb", buffering=0) as shard:

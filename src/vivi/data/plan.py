@@ -141,10 +141,8 @@ def _permutation(count: int, seed: int, epoch: int, kind: Kind) -> NDArray[np.in
 
 
 def fixed_frames(index: Index, video: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """The one frame of each video that frame baselines see, by its number in the video: (V,).
-
-    It is a hash of seed and name, so that it does not depend on what else the corpus holds.
-    """
+    """The one frame of each video that frame baselines see, by its number in the video: (V,). It is a hash of seed
+    and name, so that it does not depend on what else the corpus holds."""
     names = [f"{seed} {index.video_name(number)}".encode() for number in video.tolist()]
     hashes = [int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") for name in names]
     return (np.array(hashes, np.uint64) % index.frames_of(video).astype(np.uint64)).astype(np.int64)

@@ -48,10 +48,8 @@ class ResidentSource:
 
 
 def decoded_bytes(source: CorpusSource, most: int) -> int | None:
-    """What all frames take when decoded, if every video has frames of one size; None if that is over `most`.
-
-    Only a few bytes are read of each video, and of few where the first ones already say that it is far too much.
-    """
+    """What all frames take when decoded, if every video has frames of one size; None if that is over `most`. Only a
+    few bytes are read of each video, and of few where the first ones already say that it is far too much."""
     counts = source.frame_counts()
     all_frames, frames, total = int(counts.sum()), 0, 0
     for number, (video, count) in enumerate(zip(source.eligible.tolist(), counts.tolist(), strict=True)):
@@ -81,11 +79,9 @@ def load_resident(
     keep_on: torch.device,
     progress: Callable[[int, tuple[str, ...]], None],
 ) -> ResidentSource | None:
-    """Decodes all frames that the steps may see and keeps them on `keep_on`, for training on `device`.
-
-    `size` are the bytes to take; None if they turn out to be too few. `progress` is told the frames done, and the
-    lines about damaged ones.
-    """
+    """Decodes all frames that the steps may see and keeps them on `keep_on`, for training on `device`. `size` are the
+    bytes to take; None if they turn out to be too few. `progress` is told the frames done, and the lines about
+    damaged ones."""
     memory = torch.empty(size, dtype=torch.uint8, device=keep_on)
     first = np.zeros(len(source.index.frames), np.int64)
     images: list[PackedImages] = []

@@ -105,10 +105,8 @@ def resize(images: PackedImages, boxes: NDArray[np.int64], flips: NDArray[np.boo
 
 
 def _weights(length: Tensor, reverse: Tensor, pixels: int, size: int) -> Tensor:
-    """(n, size, pixels): what each of the first `length` pixels counts in each of `size` output pixels.
-
-    A triangle filter, as wide as two output pixels when shrinking (antialiasing), or two input pixels when enlarging.
-    """
+    """(n, size, pixels): what each of the first `length` pixels counts in each of `size` output pixels. A triangle
+    filter, as wide as two output pixels when shrinking (antialiasing), or two input pixels when enlarging."""
     scale = (length / size)[:, None]  # (n, 1), input pixels per output pixel
     reach = scale.clamp(min=1)
     centres = (torch.arange(size, device=length.device) + 0.5) * scale  # (n, size)
