@@ -27,16 +27,12 @@ TEST_FOLDERS = ("val", "validation", "test")
 class LabelledImages:
     """Image files and their classes."""
 
-    source: Path
-    """The folder or list they were found in."""
-    root: Path
-    """The names are relative to it."""
-    names: Sequence[str]
-    """Sorted."""
+    source: Path  # the folder or list they were found in
+    root: Path  # the names are relative to it
+    names: Sequence[str]  # sorted
     labels: NDArray[np.int64]  # (n,)
     classes: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    """What was left out and why, a line each."""
+    notes: tuple[str, ...] = ()  # what was left out and why, a line each
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,10 +1,8 @@
 """Augmentation of images of different sizes in one go, on the device they are on.
 
 Crop and flip (crop.py), then colour (colour.py) or AutoAugment (autoaugment.py); or patches (patches.py). On a GPU
-kernel.py does crop, flip and colour in one pass.
-
-Everything random comes from the uniforms that arrive with the images; boxes are computed on the CPU in float64. So an
-image is augmented the same way on every machine, to the rounding of its arithmetic.
+kernel.py does crop, flip and colour in one pass. Everything random comes from the uniforms that arrive with the
+images, so an image is augmented the same way on every machine, to the rounding of its arithmetic.
 """
 
 from __future__ import annotations

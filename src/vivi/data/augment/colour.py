@@ -12,8 +12,8 @@ from vivi.recipes import Augment
 def distort(images: Tensor, uniforms: Tensor, settings: Augment) -> Tensor:
     """Changes the colours of (n, 3, size, size) images in [0, 1]; uniforms are (n, UNIFORMS). May work in place.
 
-    Brightness and saturation are slim's Inception preprocessing, but in an order that is random for each image (slim's
-    fast mode always has brightness first); then hue and contrast (slim's slow mode has four orders of all).
+    Brightness and saturation are slim's Inception preprocessing, but in an order that is random for each image, where
+    slim's fast mode always has brightness first; then hue and contrast (slim's slow mode has four orders of all).
     """
     if settings.grey > 0 or settings.grey_frames > 0:
         grey = (uniforms[:, at.GREY] < settings.grey) | (uniforms[:, at.GREY_FRAME] < settings.grey_frames)
