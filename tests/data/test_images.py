@@ -294,7 +294,7 @@ def test_listed_names_that_cannot_be_used(tmp_path: Path) -> None:
     fails(lambda: only_listed(find_images(source), write(path, "x.jpg")), "no image", "'x.jpg'")
     fails(lambda: only_listed(find_images(source), write(path, "same.jpg")), "no image", "write their paths from")
     fails(lambda: only_listed(find_images(source), write(path, "")), "no image", "give a .txt")
-    fails(lambda: only_listed(find_images(source), write(path, "0.jpg")), "images of one class only, 'a'; add images")
+    fails(lambda: only_listed(find_images(source), write(path, "0.jpg")), "one class only, 'a'; give a .txt")
     for wrong in ("[]", "{}", '{"values": 3}', '{"values": [1]}', "{", '{"values": ' + "[" * 100_000):
         path = write(tmp_path / "some.json", wrong)
         fails(partial(only_listed, find_images(source), path), str(path), "no file names", '"values"')

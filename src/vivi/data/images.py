@@ -126,10 +126,9 @@ def only_listed(images: LabelledImages, listed: Path) -> LabelledImages:
     notes = note("name", why, unclear)
     chosen = np.array(sorted(matches[0] for matches in found.values() if len(matches) == 1), np.int64)
     classes = [images.classes[label] for label in np.unique(images.labels[chosen])]
-    if not classes:
-        raise UserError(f"{listed} names no image of {images.root}; " + "; ".join([*notes[:1], f"give {NAMES}"]))
     if len(classes) < 2:
-        raise UserError(f"{listed} names images of one class only, {classes[0]!r}; add images of others")
+        named = f"images of one class only, {classes[0]!r}" if classes else f"no image of {images.root}"
+        raise UserError("; ".join([f"{listed} names {named}", *notes, f"give {NAMES}"]))
     lost = [repr(name) for name in sorted({*images.present()} - {*classes})]
     notes += note("class name", f"of which {listed} names no image", lost)
     return _subset(images, chosen, notes, classes)

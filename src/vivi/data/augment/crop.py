@@ -34,8 +34,8 @@ def random_boxes(
 
     A tenth of the frame must be covered there: that is why the crop area starts at 0.1 in the recipes, and not at
     0.05 as the operation's own argument does. TensorFlow draws again, up to 100 times, when the area of a box comes
-    out too small or too large by rounding, or when a frame is so elongated that no box fits; here the box is then the
-    nearest one that lies in the frame. All positions are equally likely; TensorFlow leaves out the last row and column.
+    out too small or too large by rounding, or when a frame is so elongated that no box fits; here the box is then
+    the nearest one that lies in the frame. All positions are equally likely; TensorFlow leaves out the last ones.
     """
     heights, widths = sizes.astype(np.float64).T  # (n,) each, like all that follows
     uniform = uniforms.astype(np.float64)

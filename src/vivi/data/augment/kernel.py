@@ -170,11 +170,9 @@ def _crop(
             value = tl.maximum(tl.maximum(red, green), blue)
             spread = value - tl.minimum(tl.minimum(red, green), blue)
             factor = tl.minimum(tl.maximum(value, 0.0) / tl.maximum(spread, 1e-12), tl.load(table + 7))
-            red, green, blue = (
-                value - (value - red) * factor,
-                value - (value - green) * factor,
-                value - (value - blue) * factor,
-            )
+            red = value - (value - red) * factor
+            green = value - (value - green) * factor
+            blue = value - (value - blue) * factor
         shift = tl.load(table + 6)
         red, green, blue = red + shift, green + shift, blue + shift
         if TURNED:
