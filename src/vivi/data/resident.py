@@ -9,7 +9,6 @@ import math
 import weakref
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,20 +26,13 @@ from vivi.runtime.read_ahead import map_ahead
 _SAMPLE = 256  # videos that tell whether all will fit
 
 
-@dataclass
-class ResidentSource:
-    """What a CorpusSource gives, from memory."""
+class ResidentSource(CorpusSource):
+    """The same frames, from memory."""
 
-    source: CorpusSource
-    images: PackedImages
-    first: NDArray[np.int64]  # (shots of the index,): the place among the images of each shot's frame 0
-    labels: NDArray[np.int64] | None = None
-
-    def __post_init__(self) -> None:
-        self.videos = self.videos_per_read = self.source.videos
-
-    def plan(self, step: int) -> Plan:
-        return self.source.plan(step)
+    def __init__(self, source: CorpusSource, images: PackedImages, first: NDArray[np.int64]) -> None:
+        """`first` (shots of the index,) is the place among the images of each shot's frame 0."""
+        super().__init__(source.index, source.batch, source.seed)
+        self.source, self.images, self.first, self.videos_per_read = source, images, first, source.videos
 
     def read(self, plan: Plan, pin: bool = False) -> Decoded:
         which = (self.first[plan.shot][:, :, None] + plan.frame).reshape(-1)  # (V · K · L,)

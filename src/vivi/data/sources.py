@@ -6,11 +6,11 @@ What stands in for it depends on the data alone, not on what else a batch wants.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +39,35 @@ class Decoded:
     damaged: tuple[str, ...] = ()  # a line for each that had to be replaced
 
 
-class Source(Protocol):
-    """`plan` says what a step sees; `read` reads and decodes it, or some videos of it, from any thread."""
+class Source(ABC):
+    """Plans what a step sees; reads and decodes it, or some videos of it, from any thread."""
 
     videos: int  # of a step
     videos_per_read: int  # that are best read in one go
-    labels: NDArray[np.int64] | None  # of all images, where they are used
+    labels: NDArray[np.int64] | None = None  # of all images, where they are used
 
+    @abstractmethod
     def plan(self, step: int) -> Plan: ...
 
-    def read(self, plan: Plan, pin: bool = False) -> Decoded: ...
+    @abstractmethod
+    def read_shot(self, video: int, shot: int, numbers: Sequence[int], damaged: list[str]) -> list[Image]:
+        """Some frames of a shot; a line for each damaged one is added to `damaged`."""
+
+    def read(self, plan: Plan, pin: bool = False) -> Decoded:
+        """Each frame is decoded once, however often it is wanted."""
+        images: list[Image] = []
+        which: list[int] = []
+        damaged: list[str] = []
+        for (video, shot), rows in groupby(plan.frames(), key=lambda row: row[:2]):
+            numbers = [number for _, _, number in rows]
+            wanted = sorted(set(numbers))
+            which += [len(images) + wanted.index(number) for number in numbers]
+            images += self.read_shot(video, shot, wanted, damaged)
+        return Decoded(plan, pack(images, pin)[np.array(which)], tuple(damaged))
 
 
-class CorpusSource:
+class CorpusSource(Source):
     """The frames that a recipe's steps see of a corpus."""
-
-    labels: NDArray[np.int64] | None = None
 
     def __init__(self, index: Index, batch: Batch, seed: int) -> None:
         self.index, self.batch, self.seed = index, batch, seed
@@ -76,20 +89,7 @@ class CorpusSource:
             plan = plan_all_frames(self.index, videos, self.batch, self.seed)
             yield from (plan[start : start + _FRAMES_PER_READ] for start in range(0, len(plan), _FRAMES_PER_READ))
 
-    def read(self, plan: Plan, pin: bool = False) -> Decoded:
-        """Each frame is decoded once, however often it is wanted."""
-        images: list[Image] = []
-        which: list[int] = []
-        damaged: list[str] = []
-        for (video, shot), rows in groupby(plan.frames(), key=lambda row: row[:2]):
-            numbers = [number for _, _, number in rows]
-            wanted = sorted(set(numbers))
-            which += [len(images) + wanted.index(number) for number in numbers]
-            images += self.read_shot(video, shot, wanted, damaged)
-        return Decoded(plan, pack(images, pin)[np.array(which)], tuple(damaged))
-
     def read_shot(self, video: int, shot: int, numbers: Sequence[int], damaged: list[str]) -> list[Image]:
-        """Some frames of a shot; a line for each damaged one is added to `damaged`."""
         images = []
         for number, jpeg in zip(numbers, read_frames(self.index, video, shot, numbers), strict=True):
             try:
@@ -109,9 +109,9 @@ class CorpusSource:
         return GREY
 
 
-class ImageSource:
-    """The images that a recipe's steps see, each augmented several times: the labelled ones, or those that take the
-    place of videos, whose labels are not used."""
+class ImageSource(Source):
+    """The images that a recipe's steps see, each a video of one shot of one frame, augmented several times: the
+    labelled ones, or those that take the place of videos, whose labels are not used."""
 
     def __init__(self, images: LabelledImages, recipe: Recipe, kind: Kind) -> None:
         flag, self.videos, self.copies = "--batch.videos", recipe.batch.videos, recipe.batch.frames
@@ -129,19 +129,14 @@ class ImageSource:
     def plan(self, step: int) -> Plan:
         return plan_images(len(self.images), self.videos, self.copies, self.seed, step, self.kind)
 
-    def read(self, plan: Plan, pin: bool = False) -> Decoded:
-        images: list[Image] = []
-        damaged: list[str] = []
-        for number in plan.video.tolist():
-            path = self.images.path(number)
-            try:
-                images.append(read_image(path))
-            except (OSError, ValueError) as error:
-                where = f"image {str(path)!r}"
-                damaged.append(f"unreadable, the next of its class takes its place: {where}: {first_line(error)}")
-                images.append(self._next_of_class(number))
-        which = np.repeat(np.arange(len(images)), self.copies)
-        return Decoded(plan, pack(images, pin)[which], tuple(damaged))
+    def read_shot(self, video: int, shot: int, numbers: Sequence[int], damaged: list[str]) -> list[Image]:
+        path = self.images.path(video)
+        try:
+            return [read_image(path)]
+        except (OSError, ValueError) as error:
+            where = f"image {str(path)!r}"
+            damaged.append(f"unreadable, the next of its class takes its place: {where}: {first_line(error)}")
+            return [self._next_of_class(video)]
 
     def _next_of_class(self, number: int) -> Image:
         """The next readable image of the same class, after the last the first."""
