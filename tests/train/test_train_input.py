@@ -54,7 +54,7 @@ def test_the_recipe_may_stand_anywhere(corpus: Path, tmp_path: Path, vivi: Run) 
 
 def test_too_few_shots_or_videos_name_the_flag(corpus: Path, tmp_path: Path) -> None:
     assert "--batch.shots" in refusal(corpus, tmp_path / "run", "--batch.shots", 9)
-    assert "--batch.videos is 64, but of the 12 usable videos" in refusal(corpus, tmp_path / "run", "--batch.videos", 64)
+    assert "--batch.videos is 64, but of the 12 usable" in refusal(corpus, tmp_path / "run", "--batch.videos", 64)
 
 
 def test_a_field_that_does_not_exist_is_said(corpus: Path, tmp_path: Path) -> None:
