@@ -102,7 +102,7 @@ def test_a_peer_that_cannot_run_says_why(corpus: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "corpus" / "shards")
     found = plain_loop(index, replace(SETTINGS, workers=1))
     assert found.frames_per_second == 0 and found.steps == 0
-    assert "is missing; bring it back" in found.note and "\n" not in found.note
+    assert "is missing; run the same vivi prepare again" in found.note and "\n" not in found.note
 
 
 @pytest.mark.skipif(HAS_LIGHTLY, reason="lightly is installed")

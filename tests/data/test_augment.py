@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional as tv
 from vivi.data.augment import augment, augment_patches, unaugmented
 from vivi.data.augment.autoaugment import autoaugment
 from vivi.data.augment.colour import distort, hsv_noise, saturate, turn_hue
-from vivi.data.augment.crop import canvas, centre_boxes, crops, in_chunks, random_boxes, resize
+from vivi.data.augment.crop import crops, in_chunks, random_boxes
 from vivi.data.augment.patches import PATCH_UNIFORMS, cut_patches, layout
 from vivi.data.augment.uniforms import (
     ASPECT,
@@ -128,8 +128,11 @@ def test_boxes_cover_all_areas_aspects_and_places() -> None:
 
 
 def test_the_middle_square_is_in_the_middle() -> None:
-    boxes = centre_boxes(np.array([(48, 85), (84, 48), (5, 5)], np.int32))
-    assert boxes.tolist() == [[0, 18, 48, 48], [18, 0, 48, 48], [0, 0, 5, 5]]
+    images, _ = samples_of(3, 0, [(48, 85), (84, 48), (5, 5)])
+    boxes = [[0, 18, 48, 48], [18, 0, 48, 48], [0, 0, 5, 5]]
+    for made, image, box in zip(unaugmented(images, 12), channels_first(images), boxes, strict=True):
+        expected = tv.resized_crop(image.float(), *box, [12, 12], antialias=True) / 127.5 - 1
+        torch.testing.assert_close(made, expected, rtol=1e-4, atol=5e-5)
 
 
 @pytest.mark.parametrize("size", [8, 33, 64, 112])
@@ -143,19 +146,6 @@ def test_resizing_agrees_with_torchvision(size: int) -> None:
     for made, image, box, flip in zip(cropped, channels_first(images), boxes.tolist(), flips, strict=True):
         expected = tv.resized_crop(image.float(), *box, [size, size], antialias=True)
         torch.testing.assert_close(made, expected.flip(2) if flip else expected, rtol=1e-4, atol=5e-3)
-
-
-def test_a_canvas_holds_the_boxes_and_nothing_else() -> None:
-    images, uniforms = samples_of(9, 0, [(20, 50), (50, 20), (35, 35)])
-    boxes = random_boxes(images.sizes, uniforms, AREA, ASPECTS)
-    padded = canvas(images, boxes)
-    assert padded.dtype == torch.uint8 and padded.shape[2:] == tuple(boxes[:, 2:].max(axis=0))
-    for made, image, (y, x, height, width) in zip(padded, channels_first(images), boxes.tolist(), strict=True):
-        assert torch.equal(made[:, :height, :width], image[:, y : y + height, x : x + width])
-        assert not made[:, height:].any() and not made[:, :, width:].any()
-    flips = uniforms[:, FLIP] < 0.5
-    resized = resize(padded, boxes * np.array([0, 0, 1, 1]), flips, 16)
-    assert torch.equal(resized, crops(images, boxes, flips, 16))
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 70])

@@ -24,9 +24,8 @@ from torchvision.transforms import v2
 
 from vivi.data.augment.autoaugment import (
     FIRST,
-    V0_OPERATIONS,
+    OPERATIONS,
     Policy,
-    apply,
     autoaugment,
     magnitude,
     plan,
@@ -77,6 +76,10 @@ def levels_of(operation: str, policy: Policy) -> list[int]:
     if operation in ("Equalize", "AutoContrast", "Invert"):
         return [0]
     return list(range(10 if policy == "imagenet" else 11))
+
+
+def apply(operation: str, images: Tensor, magnitudes: NDArray[np.float64], policy: Policy) -> Tensor:
+    return OPERATIONS[policy][operation].run(images, magnitudes)
 
 
 # The lists.
@@ -153,7 +156,7 @@ def test_a_move_that_only_v0_has_is_torchvisions_too(size: tuple[int, int]) -> N
         v2.functional.affine(image, 0.0, [0, -int(up)], 1.0, [0.0, 0.0], fill=[128.0])
         for image, up in zip(images, pixels, strict=True)
     ]
-    assert torch.equal(V0_OPERATIONS["TranslateY"](images, pixels.astype(np.float64)), torch.stack(expected))
+    assert torch.equal(OPERATIONS["v0"]["TranslateY"].run(images, pixels.astype(np.float64)), torch.stack(expected))
 
 
 def test_every_number_of_bits_and_every_threshold_is_torchvisions() -> None:
@@ -236,10 +239,10 @@ def test_operations_run_as_often_as_the_list_says(policy: Policy) -> None:
             for half in (value, -value) if signed else (value, value):
                 expected[name, half] = expected.get((name, half), 0) + probability / 25 / 2
     found: dict[tuple[str, float], float] = {}
-    for operation in operations:
-        assert len(operation.images) == len(np.unique(operation.images)) == len(operation.magnitudes)
-        for value, times in zip(*np.unique(operation.magnitudes, return_counts=True), strict=True):
-            found[operation.name, value] = found.get((operation.name, value), 0) + times / count
+    for name, images, magnitudes in operations:
+        assert len(images) == len(np.unique(images)) == len(magnitudes)
+        for value, times in zip(*np.unique(magnitudes, return_counts=True), strict=True):
+            found[name, value] = found.get((name, value), 0) + times / count
     for key in expected.keys() | found.keys():
         assert found.get(key, 0) == pytest.approx(expected.get(key, 0), abs=0.003), key
 
@@ -250,10 +253,10 @@ def test_an_operation_runs_once_for_all_that_have_it_first_and_once_for_those_th
 ) -> None:
     stages = [{step[stage][0] for step in sub_policies(policy) if step[stage][1] > 0} for stage in (0, 1)]
     operations = plan(uniforms_of(2000), policy, chunk=2000)
-    assert [operation.name for operation in operations] == sorted(stages[0]) + sorted(stages[1])
+    assert [name for name, _, _ in operations] == sorted(stages[0]) + sorted(stages[1])
     parts = plan(uniforms_of(2000), policy, chunk=100)
-    assert max(len(part.images) for part in parts) == 100
-    together, in_parts = (np.concatenate([each.images for each in those]) for those in (operations, parts))
+    assert max(len(images) for _, images, _ in parts) == 100
+    together, in_parts = (np.concatenate([images for _, images, _ in those]) for those in (operations, parts))
     assert np.array_equal(in_parts, together)
 
 
@@ -263,11 +266,11 @@ def test_certain_operations_always_happen_and_impossible_ones_never(policy: Poli
     for index, sub_policy in enumerate(sub_policies(policy)):
         uniforms = np.full((2, 5), (index + 0.5) / 25, np.float32)
         uniforms[0, FIRST:], uniforms[1, FIRST:] = least, most
-        ran = [(operation.name, image) for operation in plan(uniforms, policy) for image in operation.images]
+        ran = [(name, image) for name, images, _ in plan(uniforms, policy) for image in images]
         assert [op for op, image in ran if image == 0] == [op for op, likely, _ in sub_policy if likely > 0]
         assert [op for op, image in ran if image == 1] == [op for op, likely, _ in sub_policy if likely == 1]
     last = plan(np.array([[most, 0, 0, 0, 0]], np.float32), policy)
-    assert [operation.name for operation in last] == [name for name, _, _ in sub_policies(policy)[-1]]
+    assert [name for name, _, _ in last] == [name for name, _, _ in sub_policies(policy)[-1]]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -294,7 +297,7 @@ def test_a_gpu_computes_what_a_cpu_does_without_waiting(policy: Policy) -> None:
         torch.cuda.set_sync_debug_mode("default")
     # A GPU may round the sum of a blend otherwise, by one step; what comes after it may magnify that.
     blends = ("Color", "Contrast", "Sharpness")
-    blended = [operation.images for operation in plan(uniforms, policy) if operation.name in blends]
+    blended = [which for name, which, _ in plan(uniforms, policy) if name in blends]
     others = np.setdiff1d(np.arange(600), np.concatenate(blended))
     assert torch.equal(result.cpu()[others], autoaugment(images, uniforms, policy)[others])
     for name in set(operations_of(policy)) & set(blends):

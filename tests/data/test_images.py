@@ -196,10 +196,16 @@ def test_lines_that_cannot_be_used_are_counted_and_the_first_is_named(tmp_path: 
     lines += ["a.jpg 0", "d.jpg 0", "./d.jpg 1", "d.jpg 0"]
     images = find_images(write(path := tmp_path / "list.txt", *lines))
     assert pairs(images) == {"a.jpg": "0", "b.jpg": "1"}
-    broken, torn, missing = images.notes
+    broken, missing, torn = images.notes
     assert broken.startswith(f"left out 4 lines of {path} ") and broken.endswith("the first is line 2, 'lonely'")
-    assert torn == f"left out 1 image with two labels in {path}: 'd.jpg', '0' and '1'"
-    assert missing == f"left out 2 images of {path}, not to be found below {tmp_path}: the first is 'gone.jpg'"
+    assert missing == (
+        f"left out 2 lines of {path} whose file is not to be found below {tmp_path}: "
+        "the first is line 7, 'gone.jpg 1'"
+    )
+    assert torn == (
+        f"left out 1 line of {path} whose file has another label in a line before, and is not used at all: "
+        "line 11, './d.jpg 1'"
+    )
 
 
 def test_numbered_classes_may_have_gaps_but_not_be_nearly_all_empty(tmp_path: Path) -> None:
@@ -242,7 +248,7 @@ def test_lists_that_cannot_be_used(tmp_path: Path) -> None:
     touch(tmp_path, ["a.jpg", "b.jpg"])
     path = tmp_path / "list.txt"
     fails(lambda: find_images(write(path, "")), str(path), "no image that can be used", "give a folder")
-    fails(lambda: find_images(write(path, "x.jpg 1", "y.jpg 2")), "not to be found", "'x.jpg'")
+    fails(lambda: find_images(write(path, "x.jpg 1", "y.jpg 2")), "not to be found", "'x.jpg 1'")
     fails(lambda: find_images(write(path, "a.jpg", "b.jpg")), "left out 2 lines", "line 1, 'a.jpg'")
     fails(lambda: find_images(write(path, "a.jpg 1", "b.jpg 1")), "one class only, '1'")
     path.write_bytes(b"\xff\xd8\xff\x00")
@@ -274,10 +280,11 @@ def test_only_listed_images_by_path_or_by_their_last_part(tmp_path: Path) -> Non
         images = only_listed(find_images(source), path)
         assert list(images.names) == ["a/a_1.jpg", "b/b_0.jpg", "b/same.jpg"] and images.labels.tolist() == [0, 1, 1]
         assert images.notes == (
-            f"left out 2 names in {path} without an image in {source}: the first is 'gone_1.jpg'",
+            f"left out 2 names in {path} of no image in {source}, or of several (write their paths from there): "
+            "the first is 'gone_1.jpg'",
         )
     images = only_listed(find_images(source), write(everything[0], "a_0.jpg", "b_0.jpg", "same.jpg"))
-    assert len(images) == 2 and "several images have" in images.notes[0] and "'same.jpg'" in images.notes[0]
+    assert len(images) == 2 and "or of several" in images.notes[0] and "'same.jpg'" in images.notes[0]
 
 
 def test_listed_names_that_cannot_be_used(tmp_path: Path) -> None:
@@ -287,7 +294,7 @@ def test_listed_names_that_cannot_be_used(tmp_path: Path) -> None:
     fails(lambda: only_listed(find_images(source), write(path, "x.jpg")), "no image", "'x.jpg'")
     fails(lambda: only_listed(find_images(source), write(path, "same.jpg")), "no image", "write their paths from")
     fails(lambda: only_listed(find_images(source), write(path, "")), "no image", "give a .txt")
-    fails(lambda: only_listed(find_images(source), write(path, "0.jpg")), "images of one class only, 'a'; add images")
+    fails(lambda: only_listed(find_images(source), write(path, "0.jpg")), "one class only, 'a'; give a .txt")
     for wrong in ("[]", "{}", '{"values": 3}', '{"values": [1]}', "{", '{"values": ' + "[" * 100_000):
         path = write(tmp_path / "some.json", wrong)
         fails(partial(only_listed, find_images(source), path), str(path), "no file names", '"values"')
@@ -343,9 +350,9 @@ def test_fractions_that_cannot_be_taken_name_one_that_can() -> None:
     for _ in range(20):
         images = unequal(rng.integers(1, 600, int(rng.integers(2, 20))).tolist())
         sizes = np.bincount(images.labels)
-        smallest = f"'c{sizes.argmin():02}' has {sizes.min():,};"
-        for fraction, said, each in ((1e-7, "less than one image", 1), (0.999999, smallest, sizes.min())):
-            with pytest.raises(UserError, match=said) as error:
+        smallest = f"the smallest, 'c{sizes.argmin():02}', has {sizes.min():,};"
+        for fraction, each in ((1e-7, 1), (0.999999, sizes.min())):
+            with pytest.raises(UserError, match=smallest) as error:
                 class_balanced(images, fraction, 0)
             named = re.search(r"give (\S+) or", str(error.value))
             assert named is not None

@@ -170,7 +170,7 @@ def test_frames_come_from_memory_or_from_disk(index: Index, resident: Resident, 
     data = TrainingData(index, None, None, None, CorpusSource(index, RECIPE.batch, 0))
     with prefetched(data, RECIPE, Execution(resident=resident, threads=3)) as steps:
         assert steps.videos is not None and steps.images is None
-        assert isinstance(steps.videos.source, kind)
+        assert type(steps.videos.source) is kind
         assert steps.videos.threads == (0 if kind is ResidentSource else 3)
         assert [step.number for step in steps if len(list(step.videos)) == 2] == [3, 4]
 

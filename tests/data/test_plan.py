@@ -246,18 +246,16 @@ def test_all_frames_of_a_video_are_equally_likely(resample: bool) -> None:
 
 
 def test_too_few_videos_are_one_clear_line() -> None:
-    with pytest.raises(UserError, match="corpus holds no usable video"):
-        eligible_videos(index_of([]), Batch())
-    with pytest.raises(UserError, match="all videos of corpus are held out; prepare with a lower --test-fraction"):
-        eligible_videos(index_of([[4], [4, 4]], [True, True]), Batch(videos=1, shots=1))
     short = index_of([[4], [4, 4], [4, 4]], [False, False, True])
-    with pytest.raises(UserError, match=r"none of the 2 training videos of corpus has 3 shots; lower --batch.shots"):
-        eligible_videos(short, Batch(videos=1, shots=3))
-    with pytest.raises(
-        UserError,
-        match=r"--batch.videos is 2, but .* that have 2 shots are 1; lower it to 1",
+    for index, batch, found, remedy in (
+        (index_of([]), Batch(), "the 0 usable videos of corpus, 0 are held out, and 0", "lower --batch.shots"),
+        (index_of([[4]], [True]), Batch(videos=1, shots=1), "1 usable videos of corpus, 1 are held out", "--test-f"),
+        (short, Batch(videos=1, shots=3), "1 are held out, and 0 of the others have 3 shots", "lower --batch.shots"),
+        (short, Batch(videos=2, shots=2), "1 of the others have 2 shots", "lower it to 1 at most"),
     ):
-        eligible_videos(short, Batch(videos=2, shots=2))
+        with pytest.raises(UserError, match=f"--batch.videos is {batch.videos}, but .*{found}.*{remedy}") as error:
+            eligible_videos(index, batch)
+        assert "\n" not in str(error.value)
     assert eligible_videos(short, Batch(videos=1, shots=2)).tolist() == [1]
 
 

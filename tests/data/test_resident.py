@@ -56,7 +56,7 @@ def keep(source: CorpusSource, threads: int = 2) -> tuple[ResidentSource, list[s
 
 
 def loader_of(source: Source, cores: range = range(2), cores_each: int = 1, device: torch.device = CPU) -> Loader:
-    threads = 2 if isinstance(source, CorpusSource) else 0
+    threads = 0 if isinstance(source, ResidentSource) else 2
     return Loader(source, partial(augment, settings=Augment(size=12)), cores, 2, cores_each, device, threads)
 
 

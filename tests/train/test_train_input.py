@@ -31,7 +31,7 @@ from vivi.train.metrics import read_metrics
 def test_an_empty_corpus_is_one_line(tmp_path: Path, vivi: Run) -> None:
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     vivi("prepare", tmp_path / "broken.mp4", "--out", tmp_path / "corpus")
-    assert "holds no usable video" in refusal(tmp_path / "corpus", tmp_path / "run")
+    assert "but of the 0 usable videos" in refusal(tmp_path / "corpus", tmp_path / "run")
     assert not (tmp_path / "run" / "recipe.json").exists()
 
 
@@ -54,7 +54,7 @@ def test_the_recipe_may_stand_anywhere(corpus: Path, tmp_path: Path, vivi: Run) 
 
 def test_too_few_shots_or_videos_name_the_flag(corpus: Path, tmp_path: Path) -> None:
     assert "--batch.shots" in refusal(corpus, tmp_path / "run", "--batch.shots", 9)
-    assert "--batch.videos is 64, but the training videos" in refusal(corpus, tmp_path / "run", "--batch.videos", 64)
+    assert "--batch.videos is 64, but of the 12 usable" in refusal(corpus, tmp_path / "run", "--batch.videos", 64)
 
 
 def test_a_field_that_does_not_exist_is_said(corpus: Path, tmp_path: Path) -> None:

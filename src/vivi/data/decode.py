@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import simplejpeg
-from PIL import Image as PIL
+from PIL.Image import Resampling
 
 from vivi.data.packed import Image
 from vivi.prepare.jpeg import decode_jpeg, is_intact
@@ -37,52 +36,41 @@ def decode_frame(jpeg: bytes | bytearray | memoryview) -> Image:
 
 
 def read_image(path: Path, reduce: bool = True) -> Image:
-    """An image file of any kind, by default reduced to LARGEST.
-
-    Raises ValueError or OSError with a reason in one line that does not name the path.
-    """
+    """An image file of any kind, by default reduced to LARGEST. Raises ValueError or OSError with a reason in one
+    line that does not name the path."""
     with image_errors(), open(path, "rb") as file:
-        return _read(file, reduce)
-
-
-def _read(file: BinaryIO, reduce: bool) -> Image:
-    """The image in an open file. Only its header is read before its size is known to be acceptable."""
-    start = file.read(_HEADER)
-    if not start:
-        raise ValueError("it is empty")
-    size = plain_jpeg_size(start)
-    if size is not None and size[0] * size[1] <= _MOST_PIXELS and (not reduce or reduced_size(size) == size):
-        jpeg = start + file.read()
-        # One that lacks its end is for Pillow, which notices.
-        if jpeg.endswith(_END_OF_JPEG):
-            with suppress(ValueError):  # Pillow tries it again, and its message is shorter
-                return decode_jpeg(jpeg)
-    file.seek(0)
-    with open_image(file) as image:
-        return _decode_with_pillow(image, reduced_size(image.size) if reduce else image.size)
+        # Only the header is read before its size is known to be acceptable.
+        start = file.read(_HEADER)
+        if not start:
+            raise ValueError("it is empty")
+        size = plain_jpeg_size(start)
+        if size is not None and size[0] * size[1] <= _MOST_PIXELS and (not reduce or reduced_size(size) == size):
+            jpeg = start + file.read()
+            # One that lacks its end is for Pillow, which notices.
+            if jpeg.endswith(_END_OF_JPEG):
+                with suppress(ValueError):  # Pillow tries it again, and its message is shorter
+                    return decode_jpeg(jpeg)
+        file.seek(0)
+        with open_image(file) as image:
+            size = reduced_size(image.size) if reduce else image.size
+            # A JPEG is decoded at a half, a quarter or an eighth if that is large enough; its last pixel may be part
+            # of one.
+            draft = image.draft(None, size)
+            rgb = as_rgb(image)
+            if rgb.size != size:
+                rgb = rgb.resize(size, Resampling.BILINEAR, box=draft[1] if draft else None)  # antialiased
+            return np.array(rgb)
 
 
 def plain_jpeg_size(start: bytes) -> tuple[int, int] | None:
     """Width and height of a grey or YCbCr JPEG, from the first part of its file. None for all others, whose colours
-    Pillow knows better, and where the part is too short.
-
-    Pillow could tell as well, but takes Python's lock ten times as long.
-    """
+    Pillow knows better, and where the part is too short. Pillow could tell as well, but takes Python's lock ten times
+    as long."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(start)
     except ValueError:
         return None
     return (width, height) if colours in ("YCbCr", "Gray") else None
-
-
-def _decode_with_pillow(image: PIL.Image, size: tuple[int, int]) -> Image:
-    """Decoded and reduced to a size."""
-    # A JPEG is decoded at a half, a quarter or an eighth if that is large enough; its last pixel may be part of one.
-    draft = image.draft(None, size)
-    rgb = as_rgb(image)
-    if rgb.size != size:
-        rgb = rgb.resize(size, PIL.Resampling.BILINEAR, box=draft[1] if draft else None)  # antialiased
-    return np.array(rgb)
 
 
 def reduced_size(size: tuple[int, int]) -> tuple[int, int]:

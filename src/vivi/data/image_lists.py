@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, KeysView, Sequence
 from pathlib import Path
 
 from vivi.runtime.errors import UserError
@@ -39,92 +40,81 @@ def relative(name: str, root: Path) -> str:
     return os.path.normpath(name).removeprefix(os.path.abspath(root) + os.sep)
 
 
-def read_list(path: Path) -> tuple[dict[str, int], list[str], list[str]]:
-    """The label of each file in a list, the classes, and notes about what was left out."""
-    labels, notes = _labels_in(path)
-    missing = [name for name in labels if not os.path.isfile(path.parent / name)]
-    for name in missing:
-        del labels[name]
-    notes += note("image", f"of {path}, not to be found below {path.parent}", [repr(name) for name in missing])
-    if not labels:
+def read_list(path: Path) -> tuple[dict[str, str], list[str], list[str]]:
+    """The class of each file in a list, all classes, and notes about what was left out. Of a file with two different
+    labels one is wrong, and nobody knows which: it is left out."""
+    class_of: dict[str, str] = {}
+    torn: set[str] = set()
+    wrong: dict[str, list[str]] = {}  # the lines that are left out, by what is wrong with them
+    for line, name, text in _rows(path):
+        file, label = relative(name, path.parent), _label(text)
+        if not name or not label:
+            why = f"without a path and a label (a name, or a number from 0 to {LARGEST_LABEL:,})"
+        elif not os.path.isfile(path.parent / file):
+            why = f"whose file is not to be found below {path.parent}"
+        elif class_of.setdefault(file, label) != label:
+            why = "whose file has another label in a line before, and is not used at all"
+            torn.add(file)
+        else:
+            continue
+        wrong.setdefault(why, []).append(f"line {line}, {f'{name} {text}'.strip()[:200]!r}")
+    for file in torn:
+        del class_of[file]
+    notes = [one for why, lines in wrong.items() for one in note("line", f"of {path} {why}", lines)]
+    if not class_of:
         raise UserError(f"{path} names no image that can be used; " + "; ".join([*notes[:1], f"give {LAYOUT}"]))
-    classes, class_of, more = _classes_of(path, list(dict.fromkeys(labels.values())))
-    return {name: class_of[label] for name, label in labels.items()}, classes, notes + more
+    classes, more = _all_classes(path, dict.fromkeys(class_of.values()).keys())
+    return class_of, classes, notes + more
 
 
-def _classes_of(path: Path, labels: list[str]) -> tuple[list[str], dict[str, int], list[str]]:
-    """The classes in a list with these labels, the number of the class that each label means, and notes."""
-    names = [label for label in labels if not is_number(label)]
-    notes = []
-    if names:
-        classes = sorted(labels)
-        if len(names) < len(labels):
-            notes = [f"labels of {path} are taken as names, the numbers too: {names[0]!r} is no number"]
-        return classes, {label: number for number, label in enumerate(classes)}, notes
-    class_of = {label: int(label) for label in labels}
-    classes = [str(number) for number in range(max(class_of.values()) + 1)]
+def _all_classes(path: Path, labels: KeysView[str]) -> tuple[list[str], list[str]]:
+    """The classes in a list with these labels, and notes. Of numbers, all up to the largest are classes."""
+    if names := [label for label in labels if not is_number(label)]:
+        mixed = f"labels of {path} are taken as names, the numbers too: {names[0]!r} is no number"
+        return sorted(labels), [mixed] if len(names) < len(labels) else []
+    classes = [str(number) for number in range(1 + max(map(int, labels)))]
     if len(classes) > MOST_EMPTY * len(labels):
         raise UserError(
             f"{path} has {len(labels):,} different labels, the largest of them {classes[-1]}, which would be "
             f"{len(classes):,} classes; number them from 0 on, or give them names"
         )
-    if unused := sorted(set(range(len(classes))) - set(class_of.values())):
-        notes = [f"{len(unused):,} of the classes 0 to {classes[-1]} have no images in {path}: first {unused[0]}"]
-    return classes, class_of, notes
-
-
-def _labels_in(path: Path) -> tuple[dict[str, str], list[str]]:
-    """The label of each file in a list, and notes.
-
-    Of a file with two different labels one is wrong, and nobody knows which: it is left out.
-    """
-    labels: dict[str, str] = {}
-    second: dict[str, str] = {}
-    broken: list[str] = []
-    for line, name, label in _rows(path):
-        if not _is_understood(name, label):
-            broken.append(f"line {line}, {f'{name} {label}'.strip()[:200]!r}")
-            continue
-        name = relative(name, path.parent)
-        if labels.setdefault(name, label) != label:
-            second[name] = label
-    torn = [f"{name!r}, {labels.pop(name)!r} and {label!r}" for name, label in second.items()]
-    needed = f"of {path} without a path and a label (a name, or a number from 0 to {LARGEST_LABEL:,})"
-    return labels, [*note("line", needed, broken), *note("image", f"with two labels in {path}", torn)]
+    unused = [number for number in classes if number not in labels]
+    if not unused:
+        return classes, []
+    return classes, [f"{len(unused):,} of the classes 0 to {classes[-1]} have no images in {path}: first {unused[0]}"]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
     """Line, path and label; the label is empty where there is none. Empty lines and comments are passed over."""
-    lines = _lines(path, LAYOUT)
-    if path.suffix.lower() == ".csv":
-        reader = csv.DictReader([f"{line}\n" for line in lines], strict=True)
-        try:
-            if not {"path", "label"} <= set(reader.fieldnames or ()):
-                raise UserError(f"{path} has no columns path and label; its first line must name them: path,label")
-            for row in reader:
-                yield reader.line_num, (row["path"] or "").strip(), (row["label"] or "").strip()
-        except csv.Error as error:
-            raise UserError(
-                f"{path} line {reader.line_num + 1} is no CSV: {error}; correct it, the quotes first"
-            ) from None
+    text = _read_text(path, LAYOUT)
+    if path.suffix.lower() != ".csv":
+        for number, line in enumerate(text.splitlines(), start=1):
+            words = line.rsplit(maxsplit=1)
+            if words and not line.startswith("#"):
+                yield number, words[0].strip(), words[1] if len(words) == 2 else ""
         return
-    for number, line in enumerate(lines, start=1):
-        words = line.rsplit(maxsplit=1)
-        if words and not line.startswith("#"):
-            yield number, words[0].strip(), words[1] if len(words) == 2 else ""
-
-
-def _is_understood(name: str, label: str) -> bool:
-    if not name or not label or any(letter in name + label for letter in "\0\r\n"):
-        return False
-    if is_number(label.lstrip("+-")):
-        return is_number(label) and len(label) < 20 and int(label) <= LARGEST_LABEL
-    return not has_image_name(label)  # else it is the end of a path with spaces, and the label is missing
-
-
-def _lines(path: Path, needed: str) -> list[str]:
+    reader = csv.DictReader(io.StringIO(text, newline=""), restval="", strict=True)
     try:
-        return read_file(path, LARGE).decode("utf-8-sig").splitlines()
+        if not {"path", "label"} <= set(reader.fieldnames or ()):
+            raise UserError(f"{path} has no columns path and label; its first line must name them: path,label")
+        for row in reader:
+            yield reader.line_num, row["path"].strip(), row["label"].strip()
+    except csv.Error as error:
+        raise UserError(
+            f"{path} line {reader.line_num + 1} is no CSV: {error}; correct it, the quotes first"
+        ) from None
+
+
+def _label(text: str) -> str:
+    """A number without zeros before it, or a name; nothing where it can be neither."""
+    if is_number(text.lstrip("+-")):
+        return str(int(text)) if is_number(text) and len(text) < 20 and int(text) <= LARGEST_LABEL else ""
+    return "" if has_image_name(text) else text  # the end of a path with spaces: there is no label
+
+
+def _read_text(path: Path, needed: str) -> str:
+    try:
+        return read_file(path, LARGE).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"{path} cannot be read ({reason}); give {needed}") from None
@@ -132,11 +122,11 @@ def _lines(path: Path, needed: str) -> list[str]:
 
 def read_names(path: Path) -> list[str]:
     """File names: lines, or the `values` of a JSON object, as in S4L's lists of labelled images."""
-    lines = _lines(path, NAMES)
-    if path.suffix.lower() != ".json" and not (lines and lines[0].startswith("{")):
-        return [line.strip() for line in lines if line.strip()]
+    text = _read_text(path, NAMES)
+    if path.suffix.lower() != ".json" and not text.startswith("{"):
+        return [line.strip() for line in text.splitlines() if line.strip()]
     try:
-        names = json.loads("\n".join(lines))["values"]
+        names = json.loads(text)["values"]
     except (ValueError, KeyError, TypeError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -5,10 +5,9 @@ A frame is read with two calls of pread, without Arrow: its place in the data, t
 
 from __future__ import annotations
 
-import itertools
 import os
-import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vivi.prepare.corpus import REMEDY, Corpus, open_shard, shard_path
+from vivi.prepare.corpus import Corpus, reading, shard_path
 from vivi.prepare.index import IndexTables, build_index, index_key, map_index, write_index
-from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.errors import first_line
 from vivi.runtime.storage import StorageError
 
 
@@ -41,20 +40,28 @@ class Index:
     def __len__(self) -> int:
         return len(self.shard)
 
+    def shots_of(self, video: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many shots each of some videos has."""
+        return self.first_shot[video + 1] - self.first_shot[video]
+
+    def frames_of(self, video: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many frames each of some videos has."""
+        return self.first_frame[video + 1] - self.first_frame[video]
+
     def video_name(self, video: int) -> str:
-        name: str = self.names[video].as_py()
-        return name
+        return str(self.names[video])
 
 
 def open_index(corpus: Corpus) -> Index:
-    """The index of a corpus; it is built, and kept if possible, where there is none or it is damaged.
-
-    Of several processes, one should call this first and the others after it.
-    """
+    """The index of a corpus; it is built, and kept if possible, where there is none or it is damaged. Of several
+    processes, one should call this first and the others after it."""
     folder, note = corpus.path / "index" / index_key(corpus), ""
     try:
-        tables = map_index(folder)
-        if _shards_are_unchanged(corpus.path, tables):
+        tables, changed = map_index(folder), False
+        for number, size in tables.about["shards"].items():
+            with reading(path := shard_path(corpus.path, int(number))):  # which names one that is missing
+                changed |= path.stat().st_size != size
+        if not changed:
             return _index(tables, corpus.path)
     except OSError:  # none was made
         pass
@@ -62,37 +69,22 @@ def open_index(corpus: Corpus) -> Index:
         note = f"{folder} was damaged ({first_line(error)}) and has been made anew"
     tables = build_index(corpus)
     if tables.about["key"] == index_key(corpus):  # else the table was replaced while it was read
-        try:
+        # An index that cannot be kept stays in memory: the disk is read-only, or full, or cannot be trusted.
+        with suppress(OSError, ValueError, StorageError):
             write_index(corpus.path, tables)
             tables = map_index(corpus.path / "index" / tables.about["key"])
-        except (OSError, ValueError, StorageError):  # read-only, or full, or the disk cannot be trusted
-            pass
     return _index(tables, corpus.path, note)
 
 
-def _shards_are_unchanged(corpus: Path, tables: IndexTables) -> bool:
-    """Whether all shards have the sizes that they had; raises for one that is missing."""
-    for number, size in tables.about["shards"].items():
-        path = shard_path(corpus, int(number))
-        try:
-            if path.stat().st_size != size:
-                return False
-        except OSError:
-            open_shard(path)  # raises a UserError that says what is wrong
-            raise
-    return True
-
-
 def _index(tables: IndexTables, corpus: Path, note: str = "") -> Index:
-    videos = {name: tables.videos.column(name) for name in tables.videos.schema.names}
-    shots = {name: tables.shots.column(name).to_numpy() for name in tables.shots.schema.names}
+    videos, shots = tables.videos, tables.shots
     return Index(
         names=videos["name"],
         shard=videos["shard"].to_numpy(),
         test=videos["test"].to_numpy().view(np.bool_),
         first_shot=np.concatenate([[0], np.cumsum(videos["shots"].to_numpy())]),
         first_frame=np.concatenate([[0], np.cumsum(videos["frames"].to_numpy())]),
-        **shots,
+        **{name: shots[name].to_numpy() for name in shots.schema.names},
         corpus=corpus,
         fingerprint=str(tables.about["fingerprint"]),
         note=note,
@@ -101,35 +93,17 @@ def _index(tables: IndexTables, corpus: Path, note: str = "") -> Index:
 
 def read_frames(index: Index, video: int, shot: int, frames: Sequence[int]) -> list[memoryview]:
     """The JPEG files of some frames of a shot, which is given by its place among all shots; from any thread.
-
-    Thousands are read every second while Python is busy elsewhere: few calls, all of which let other threads run.
-    """
+    Thousands are read every second while Python is busy elsewhere: few calls, all of which let other threads run."""
     path = shard_path(index.corpus, int(index.shard[video]))
-    first, count = min(frames), max(frames) - min(frames) + 1
-    try:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            raw = os.pread(handle, 4 * (count + 1), int(index.offsets_at[shot]) + 4 * first)
-            if len(raw) < 4 * (count + 1):
-                raise _damaged(path)
-            ends = struct.unpack(f"<{count + 1}i", raw)
-            begin = ends[0]
-            if begin < 0 or any(end < before for before, end in itertools.pairwise(ends)):
-                raise _damaged(path)
-            if ends[-1] - begin > os.fstat(handle).st_size:  # or a wild number would take as much memory
-                raise _damaged(path)
-            data = bytearray(ends[-1] - begin)
-            if data and os.preadv(handle, [data], int(index.data_at[shot]) + begin) < len(data):
-                raise _damaged(path)
-        finally:
-            os.close(handle)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; bring it back, or run the same vivi prepare again") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); fix that and run the same command") from None
+    first, last, data_at = min(frames), max(frames), int(index.data_at[shot])
+    with reading(path), open(path, "rb", buffering=0) as shard:
+        raw = os.pread(shard.fileno(), 4 * (last - first + 2), int(index.offsets_at[shot]) + 4 * first)
+        ends = np.frombuffer(raw, "<i4").tolist()  # where each frame ends, and before them where the first begins
+        possible = len(ends) == last - first + 2 and ends[0] >= 0 and ends == sorted(ends)
+        if not possible or data_at + ends[-1] > os.fstat(shard.fileno()).st_size:
+            raise ValueError("its frames are not where they were")
+        data = bytearray(ends[-1] - ends[0])
+        os.preadv(shard.fileno(), [data], data_at + ends[0])
     view = memoryview(data)
-    return [view[ends[frame - first] - begin : ends[frame - first + 1] - begin] for frame in frames]
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is damaged, its frames are not where they were; {REMEDY}")
+    starts = [end - ends[0] for end in ends]
+    return [view[starts[frame - first] : starts[frame - first + 1]] for frame in frames]

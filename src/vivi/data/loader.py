@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Self
 
 import numpy as np
 import torch
@@ -76,7 +76,8 @@ class Loader:
 
     def load(self, steps: range) -> Generator[MicroBatch, None, None]:
         """The micro-batches of the steps, in order."""
-        with closing(map_ahead(self._read, self._plans(steps), self.threads, self.reads_ahead)) as decoded:
+        read = partial(self.source.read, pin=self.device.type == "cuda")
+        with closing(map_ahead(read, self._plans(steps), self.threads, self.reads_ahead)) as decoded:
             while parts := list(islice(decoded, self.reads)):
                 yield self.make(parts)
 
@@ -89,26 +90,23 @@ class Loader:
                 micro_batch = plan[first : first + self.videos]
                 yield from (micro_batch[start : start + per_read] for start in range(0, self.videos, per_read))
 
-    def _read(self, plan: Plan) -> Decoded:
-        return self.source.read(plan, pin=self.device.type == "cuda")
-
     def make(self, parts: Sequence[Decoded]) -> MicroBatch:
         """A micro-batch of what was decoded."""
         plans = [part.plan for part in parts]
         uniforms = np.concatenate([plan.augment_uniforms.reshape(-1, UNIFORMS) for plan in plans])
         frames = self.augment(on_device([part.images for part in parts], self.device), uniforms)
+
+        def by_core(values: NDArray[np.generic]) -> Tensor:
+            uploaded = upload(torch.from_numpy(values), self.device)
+            return uploaded.view(self.cores_per_micro_batch, -1, *uploaded.shape[1:])
+
         labels = self.source.labels
         return MicroBatch(
             frames.view(self.cores_per_micro_batch, -1, plans[0].frame.shape[2], *frames.shape[1:]),
-            self._upload(np.concatenate([plan.loss_uniforms for plan in plans])),
-            None if labels is None else self._upload(labels[np.concatenate([plan.video for plan in plans])]),
+            by_core(np.concatenate([plan.loss_uniforms for plan in plans])),
+            None if labels is None else by_core(labels[np.concatenate([plan.video for plan in plans])]),
             tuple(line for part in parts for line in part.damaged),
         )
-
-    def _upload(self, values: NDArray[np.generic]) -> Tensor:
-        """(videos, ...) -> (cores, videos of a core, ...) on the device."""
-        uploaded = upload(torch.from_numpy(values), self.device)
-        return uploaded.view(self.cores_per_micro_batch, -1, *uploaded.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ class StepInput:
     images: Iterator[MicroBatch]  # labelled
 
 
-class Prefetch:
+class Prefetch(AbstractContextManager["Prefetch"]):
     """The steps of a run: on a GPU their micro-batches are made ahead, elsewhere when they are asked for. Use it as a
     context manager: the threads end with it."""
 
@@ -165,8 +163,7 @@ class Prefetch:
                 stream.wait_event(ready)
                 for tensor in micro_batch.tensors():
                     tensor.record_stream(stream)
-                after = now()
-                if self.waits is not None and before is not None and after is not None:
+                if self.waits is not None and before is not None and (after := now()) is not None:
                     self.waits.append((before, after))
                 yield micro_batch
                 before = now()
@@ -177,9 +174,6 @@ class Prefetch:
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             for micro_batch in self._in_order():
                 yield micro_batch, stream.record_event()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._micro_batches.close()

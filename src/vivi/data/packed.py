@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -51,28 +52,24 @@ def on_device(parts: Sequence[PackedImages], device: torch.device) -> PackedImag
     shared = parts[0].memory
     if shared.device.type == device.type and all(part.memory is shared for part in parts):
         return PackedImages(shared, np.concatenate([part.starts for part in parts]), sizes)
-    unique = [np.unique(part.starts, return_index=True, return_inverse=True) for part in parts]
-    sizes_of = (part.sizes[first] for part, (_, first, _) in zip(parts, unique, strict=True))
-    lengths = [3 * each.prod(axis=1, dtype=np.int64) for each in sizes_of]
-    memory = torch.empty(sum(int(part.sum()) for part in lengths), dtype=torch.uint8, device=device)
-    starts, used = [], 0
-    for part, (begins, _, inverse), length in zip(parts, unique, lengths, strict=True):
-        there = used + np.cumsum(length) - length
-        for first, last in adjacent(begins, length):
-            count = int(length[first:last].sum())
-            source = part.memory[int(begins[first]) : int(begins[first]) + count]
-            memory[int(there[first]) : int(there[first]) + count].copy_(source, non_blocking=True)
-        starts.append(there[inverse])
-        used += int(length.sum())
+    pieces, starts, used = [], [], 0
+    for part in parts:
+        begins, first, which = np.unique(part.starts, return_index=True, return_inverse=True)
+        lengths = 3 * part.sizes[first].prod(axis=1, dtype=np.int64)
+        starts.append((used + np.cumsum(lengths) - lengths)[which])
+        used += int(lengths.sum())
+        ends = begins + lengths
+        pieces += [part.memory[begins[low] : ends[high - 1]] for low, high in adjacent(begins, lengths)]
+    memory = torch.empty(used, dtype=torch.uint8, device=device)
+    for place, piece in zip(memory.split([len(piece) for piece in pieces]), pieces, strict=True):
+        place.copy_(piece, non_blocking=True)
     return PackedImages(memory, np.concatenate(starts), sizes)
 
 
 def adjacent(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Of pieces in the order of their starts: from where to where they follow each other without a gap."""
-    if not len(starts):
-        return []
-    begins = np.flatnonzero(np.concatenate([[True], starts[1:] != starts[:-1] + lengths[:-1]]))
-    return list(zip(begins.tolist(), [*begins[1:].tolist(), len(starts)], strict=True))
+    gaps = np.flatnonzero(starts[1:] != starts[:-1] + lengths[:-1]) + 1
+    return list(pairwise([0, *gaps.tolist(), len(starts)])) if len(starts) else []
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:

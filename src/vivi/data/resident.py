@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vivi.data.decode import decode_frame, plain_jpeg_size
 from vivi.data.index import Index, read_frames
-from vivi.data.packed import PackedImages
+from vivi.data.packed import PackedImages, on_device
 from vivi.data.plan import Plan
 from vivi.data.sources import GREY, CorpusSource, Decoded
 from vivi.prepare.jpeg import is_intact
@@ -26,18 +26,13 @@ from vivi.runtime.read_ahead import map_ahead
 _SAMPLE = 256  # videos that tell whether all will fit
 
 
-class ResidentSource:
-    """What a CorpusSource gives, from memory."""
-
-    labels: NDArray[np.int64] | None = None
+class ResidentSource(CorpusSource):
+    """The same frames, from memory."""
 
     def __init__(self, source: CorpusSource, images: PackedImages, first: NDArray[np.int64]) -> None:
         """`first` (shots of the index,) is the place among the images of each shot's frame 0."""
-        self.source, self.images, self.first = source, images, first
-        self.videos = self.videos_per_read = source.videos
-
-    def plan(self, step: int) -> Plan:
-        return self.source.plan(step)
+        super().__init__(source.index, source.batch, source.seed)
+        self.source, self.images, self.first, self.videos_per_read = source, images, first, source.videos
 
     def read(self, plan: Plan, pin: bool = False) -> Decoded:
         which = (self.first[plan.shot][:, :, None] + plan.frame).reshape(-1)  # (V · K · L,)
@@ -45,10 +40,8 @@ class ResidentSource:
 
 
 def decoded_bytes(source: CorpusSource, most: int) -> int | None:
-    """What all frames take when decoded, if every video has frames of one size; None if that is over `most`.
-
-    Only a few bytes are read of each video, and of few where the first ones already say that it is far too much.
-    """
+    """What all frames take when decoded, if every video has frames of one size; None if that is over `most`. Only a
+    few bytes are read of each video, and of few where the first ones already say that it is far too much."""
     counts = source.frame_counts()
     all_frames, frames, total = int(counts.sum()), 0, 0
     for number, (video, count) in enumerate(zip(source.eligible.tolist(), counts.tolist(), strict=True)):
@@ -78,45 +71,41 @@ def load_resident(
     keep_on: torch.device,
     progress: Callable[[int, tuple[str, ...]], None],
 ) -> ResidentSource | None:
-    """Decodes all frames that the steps may see and keeps them on `keep_on`, for training on `device`.
-
-    `size` are the bytes to take; None if they turn out to be too few. `progress` is told the frames done, and the
-    lines about damaged ones.
-    """
+    """Decodes all frames that the steps may see and keeps them on `keep_on`, for training on `device`. `size` are the
+    bytes to take; None if they turn out to be too few. `progress` is told the frames done, and the lines about
+    damaged ones."""
     memory = torch.empty(size, dtype=torch.uint8, device=keep_on)
     first = np.zeros(len(source.index.frames), np.int64)
-    starts: list[NDArray[np.int64]] = []
-    sizes: list[NDArray[np.int32]] = []
+    images: list[PackedImages] = []
     used = done = 0
     with closing(map_ahead(source.read, source.plans_of_all_frames(), threads, 2 * threads)) as parts:
         for part in parts:
-            images, shot, frame = part.images, part.plan.shot[:, 0], part.plan.frame[:, 0, 0]
-            end = used + len(images.memory)
-            if end > size:
+            made, shot, frame = part.images, part.plan.shot[:, 0], part.plan.frame[:, 0, 0]
+            begin, used = used, used + len(made.memory)
+            if used > size:
                 return None
-            memory[used:end].copy_(images.memory)
-            first[shot] = np.arange(done, done + len(images)) - frame  # the same for all frames of a shot
-            starts.append(images.starts + used)
-            sizes.append(images.sizes)
-            used, done = end, done + len(images)
+            memory[begin:used].copy_(made.memory)
+            images.append(PackedImages(memory, made.starts + begin, made.sizes))
+            first[shot] = np.arange(done, done + len(made)) - frame  # the same for all frames of a shot
+            done += len(made)
             progress(done, part.damaged)
     if device.type == "cuda" and keep_on.type == "cpu":
         _lock_pages(memory)
-    return ResidentSource(source, PackedImages(memory, np.concatenate(starts), np.concatenate(sizes)), first)
+    return ResidentSource(source, on_device(images, keep_on), first)
 
 
 def _lock_pages(memory: Tensor) -> None:
     """So that copies to the GPU need not wait; torch's own way would take up to twice the memory. Where the system
     refuses, copies are slower."""
     place, cuda = memory.data_ptr(), torch.cuda.cudart()
+
+    def unlock() -> None:
+        torch.cuda.synchronize()  # copies may be under way
+        cuda.cudaHostUnregister(place)
+
     if int(cuda.cudaHostRegister(place, memory.numel(), 0)) == 0:
         # Before the memory goes: CUDA would take what comes to lie there next for locked.
-        weakref.finalize(memory, _unlock_pages, place).atexit = False
+        weakref.finalize(memory, unlock).atexit = False
         return
     with suppress(RuntimeError):  # else the next kernel raises this error, which is not its own
         torch.zeros(1, device="cuda")
-
-
-def _unlock_pages(place: int) -> None:
-    torch.cuda.synchronize()  # copies may be under way
-    torch.cuda.cudart().cudaHostUnregister(place)

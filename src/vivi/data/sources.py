@@ -6,11 +6,11 @@ What stands in for it depends on the data alone, not on what else a batch wants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +39,35 @@ class Decoded:
     damaged: tuple[str, ...] = ()  # a line for each that had to be replaced
 
 
-class Source(Protocol):
-    """`plan` says what a step sees; `read` reads and decodes it, or some videos of it, from any thread."""
+class Source(ABC):
+    """Plans what a step sees; reads and decodes it, or some videos of it, from any thread."""
 
     videos: int  # of a step
     videos_per_read: int  # that are best read in one go
-    labels: NDArray[np.int64] | None  # of all images, where they are used
+    labels: NDArray[np.int64] | None = None  # of all images, where they are used
 
+    @abstractmethod
     def plan(self, step: int) -> Plan: ...
 
-    def read(self, plan: Plan, pin: bool = False) -> Decoded: ...
+    @abstractmethod
+    def read_shot(self, video: int, shot: int, numbers: Sequence[int], damaged: list[str]) -> list[Image]:
+        """Some frames of a shot; a line for each damaged one is added to `damaged`."""
+
+    def read(self, plan: Plan, pin: bool = False) -> Decoded:
+        """Each frame is decoded once, however often it is wanted."""
+        images: list[Image] = []
+        which: list[int] = []
+        damaged: list[str] = []
+        for (video, shot), rows in groupby(plan.frames(), key=lambda row: row[:2]):
+            numbers = [number for _, _, number in rows]
+            wanted = sorted(set(numbers))
+            which += [len(images) + wanted.index(number) for number in numbers]
+            images += self.read_shot(video, shot, wanted, damaged)
+        return Decoded(plan, pack(images, pin)[np.array(which)], tuple(damaged))
 
 
-class CorpusSource:
+class CorpusSource(Source):
     """The frames that a recipe's steps see of a corpus."""
-
-    labels: NDArray[np.int64] | None = None
 
     def __init__(self, index: Index, batch: Batch, seed: int) -> None:
         self.index, self.batch, self.seed = index, batch, seed
@@ -66,9 +79,8 @@ class CorpusSource:
 
     def frame_counts(self) -> NDArray[np.int64]:
         """Of each eligible video, how many different frames the steps may see."""
-        if self.batch.source == "frame" and not self.batch.resample:
-            return np.ones(len(self.eligible), np.int64)
-        return self.index.first_frame[self.eligible + 1] - self.index.first_frame[self.eligible]
+        fixed = self.batch.source == "frame" and not self.batch.resample
+        return np.ones_like(self.eligible) if fixed else self.index.frames_of(self.eligible)
 
     def plans_of_all_frames(self) -> Iterator[Plan]:
         """Every frame that the steps may see, once, as many in a plan as are best read in one go."""
@@ -77,21 +89,7 @@ class CorpusSource:
             plan = plan_all_frames(self.index, videos, self.batch, self.seed)
             yield from (plan[start : start + _FRAMES_PER_READ] for start in range(0, len(plan), _FRAMES_PER_READ))
 
-    def read(self, plan: Plan, pin: bool = False) -> Decoded:
-        """Each frame is decoded once, however often it is wanted."""
-        images: list[Image] = []
-        which: list[int] = []
-        damaged: list[str] = []
-        for (video, shot), rows in groupby(plan.frames(), key=lambda row: row[:2]):
-            numbers = [number for _, _, number in rows]
-            wanted = sorted(set(numbers))
-            places = {number: place for place, number in enumerate(wanted, start=len(images))}
-            which += [places[number] for number in numbers]
-            images += self.read_shot(video, shot, wanted, damaged)
-        return Decoded(plan, pack(images, pin)[np.array(which)], tuple(damaged))
-
     def read_shot(self, video: int, shot: int, numbers: Sequence[int], damaged: list[str]) -> list[Image]:
-        """Some frames of a shot; a line for each damaged one is added to `damaged`."""
         images = []
         for number, jpeg in zip(numbers, read_frames(self.index, video, shot, numbers), strict=True):
             try:
@@ -105,14 +103,15 @@ class CorpusSource:
 
     def _nearest(self, video: int, shot: int, number: int) -> Image:
         """The decodable frame of a shot that is nearest to a damaged one, of two the earlier, or grey."""
-        others = sorted(range(int(self.index.frames[shot])), key=lambda other: (abs(other - number), other))[1:]
-        nearest = _first_readable(lambda other: decode_frame(*read_frames(self.index, video, shot, [other])), others)
-        return GREY if nearest is None else nearest
+        for other in sorted(range(self.index.frames[shot]), key=lambda other: (abs(other - number), other))[1:]:
+            with suppress(ValueError):
+                return decode_frame(*read_frames(self.index, video, shot, [other]))
+        return GREY
 
 
-class ImageSource:
-    """The images that a recipe's steps see, each augmented several times: the labelled ones, or those that take the
-    place of videos, whose labels are not used."""
+class ImageSource(Source):
+    """The images that a recipe's steps see, each a video of one shot of one frame, augmented several times: the
+    labelled ones, or those that take the place of videos, whose labels are not used."""
 
     def __init__(self, images: LabelledImages, recipe: Recipe, kind: Kind) -> None:
         flag, self.videos, self.copies = "--batch.videos", recipe.batch.videos, recipe.batch.frames
@@ -130,37 +129,23 @@ class ImageSource:
     def plan(self, step: int) -> Plan:
         return plan_images(len(self.images), self.videos, self.copies, self.seed, step, self.kind)
 
-    def read(self, plan: Plan, pin: bool = False) -> Decoded:
-        images: list[Image] = []
-        damaged: list[str] = []
-        for number in plan.video.tolist():
-            path = self.images.path(number)
-            try:
-                images.append(read_image(path))
-            except (OSError, ValueError) as error:
-                damaged.append(
-                    f"unreadable, the next of its class takes its place: image {str(path)!r}: {first_line(error)}"
-                )
-                images.append(self._next_of_class(number))
-        which = np.repeat(np.arange(len(images)), self.copies)
-        return Decoded(plan, pack(images, pin)[which], tuple(damaged))
+    def read_shot(self, video: int, shot: int, numbers: Sequence[int], damaged: list[str]) -> list[Image]:
+        path = self.images.path(video)
+        try:
+            return [read_image(path)]
+        except (OSError, ValueError) as error:
+            where = f"image {str(path)!r}"
+            damaged.append(f"unreadable, the next of its class takes its place: {where}: {first_line(error)}")
+            return [self._next_of_class(video)]
 
     def _next_of_class(self, number: int) -> Image:
         """The next readable image of the same class, after the last the first."""
-        labels = self.images.labels
-        same = np.flatnonzero(labels == labels[number])
-        others = np.roll(same, -int(np.searchsorted(same, number)))[1:].tolist()
-        image = _first_readable(lambda other: read_image(self.images.path(other)), others)
-        if image is None:
-            raise UserError(
-                f"no image of class {self.images.classes[labels[number]]!r} in {self.images.source} can be read, "
-                f"{self.images.names[number]!r} for one; replace them, or remove the class"
-            )
-        return image
-
-
-def _first_readable(read: Callable[[int], Image], numbers: Iterable[int]) -> Image | None:
-    for number in numbers:
-        with suppress(OSError, ValueError):
-            return read(number)
-    return None
+        images, label = self.images, self.images.labels[number]
+        same = np.flatnonzero(images.labels == label)
+        for other in np.roll(same, -int(np.searchsorted(same, number)))[1:].tolist():
+            with suppress(OSError, ValueError):
+                return read_image(images.path(other))
+        raise UserError(
+            f"no image of class {images.classes[label]!r} in {images.source} can be read, "
+            f"{images.names[number]!r} for one; replace them, or remove the class"
+        )

@@ -1,10 +1,8 @@
 """Augmentation of images of different sizes in one go, on the device they are on.
 
 Crop and flip (crop.py), then colour (colour.py) or AutoAugment (autoaugment.py); or patches (patches.py). On a GPU
-kernel.py does crop, flip and colour in one pass.
-
-Everything random comes from the uniforms that arrive with the images; boxes are computed on the CPU in float64. So an
-image is augmented the same way on every machine, to the rounding of its arithmetic.
+kernel.py does crop, flip and colour in one pass. Everything random comes from the uniforms that arrive with the
+images, so an image is augmented the same way on every machine, to the rounding of its arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from vivi.data.augment.autoaugment import autoaugment
 from vivi.data.augment.colour import contrast_and_noise, distort
-from vivi.data.augment.crop import centre_boxes, crops, cuda_kernel, in_chunks, random_boxes
+from vivi.data.augment.crop import crops, cuda_kernel, in_chunks, random_boxes
 from vivi.data.augment.patches import PATCH_UNIFORMS, cut_patches, layout, standardise
 from vivi.data.augment.uniforms import AUTOAUGMENT, FLIP
 from vivi.data.packed import PackedImages, upload
@@ -69,5 +67,8 @@ def augment_patches(
 
 def unaugmented(images: PackedImages, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """The middle square of each image, (n, 3, size, size) in [-1, 1]."""
-    squares = crops(images, centre_boxes(images.sizes), np.zeros(len(images), bool), size)
+    heights, widths = images.sizes.astype(np.int64).T
+    side = np.minimum(heights, widths)
+    boxes = np.stack([(heights - side) // 2, (widths - side) // 2, side, side], axis=1)
+    squares = crops(images, boxes, np.zeros(len(images), bool), size)
     return squares.div_(127.5).sub_(1).to(dtype)

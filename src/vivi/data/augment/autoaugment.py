@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -37,39 +37,17 @@ Step = tuple[str, float, int]  # operation, probability, level
 # the device is busy and the indices of equalize (8 bytes a value) do not fill it.
 _CHUNK_ON_CPU, _CHUNK = 8, 512
 
-# The operations whose magnitude is negated half of the time.
-_SIGNED: dict[Policy, tuple[str, ...]] = {
-    "imagenet": ("ShearX", "Rotate", "Color", "Contrast", "Sharpness"),
-    "v0": ("ShearX", "ShearY", "TranslateY", "Rotate"),
-}
-
-# policy_v0 of tensorflow/tpu: a sub-policy a line, its operations as name, probability, level.
+# policy_v0 of tensorflow/tpu: operations as name, probability, level, of which each two are a sub-policy.
 _V0 = """
-Equalize 0.8 1   ShearY 0.8 4
-Color 0.4 9      Equalize 0.6 3
-Color 0.4 1      Rotate 0.6 8
-Solarize 0.8 3   Equalize 0.4 7
-Solarize 0.4 2   Solarize 0.6 2
-Color 0.2 0      Equalize 0.8 8
-Equalize 0.4 8   SolarizeAdd 0.8 3
-ShearX 0.2 9     Rotate 0.6 8
-Color 0.6 1      Equalize 1.0 2
-Invert 0.4 9     Rotate 0.6 0
-Equalize 1.0 9   ShearY 0.6 3
-Color 0.4 7      Equalize 0.6 0
-Posterize 0.4 6  AutoContrast 0.4 7
-Solarize 0.6 8   Color 0.6 9
-Solarize 0.2 4   Rotate 0.8 9
-Rotate 1.0 7     TranslateY 0.8 9
-ShearX 0.0 0     Solarize 0.8 4
-ShearY 0.8 0     Color 0.6 4
-Color 1.0 0      Rotate 0.6 2
-Equalize 0.8 4   Equalize 0.0 8
-Equalize 1.0 4   AutoContrast 0.6 2
-ShearY 0.4 7     SolarizeAdd 0.6 7
-Posterize 0.8 2  Solarize 0.6 10
-Solarize 0.6 8   Equalize 0.6 1
-Color 0.8 6      Rotate 0.4 5
+Equalize 0.8 1  ShearY 0.8 4           Color 0.4 9  Equalize 0.6 3            Color 0.4 1  Rotate 0.6 8
+Solarize 0.8 3  Equalize 0.4 7         Solarize 0.4 2  Solarize 0.6 2         Color 0.2 0  Equalize 0.8 8
+Equalize 0.4 8  SolarizeAdd 0.8 3      ShearX 0.2 9  Rotate 0.6 8             Color 0.6 1  Equalize 1.0 2
+Invert 0.4 9  Rotate 0.6 0             Equalize 1.0 9  ShearY 0.6 3           Color 0.4 7  Equalize 0.6 0
+Posterize 0.4 6  AutoContrast 0.4 7    Solarize 0.6 8  Color 0.6 9            Solarize 0.2 4  Rotate 0.8 9
+Rotate 1.0 7  TranslateY 0.8 9         ShearX 0.0 0  Solarize 0.8 4           ShearY 0.8 0  Color 0.6 4
+Color 1.0 0  Rotate 0.6 2              Equalize 0.8 4  Equalize 0.0 8         Equalize 1.0 4  AutoContrast 0.6 2
+ShearY 0.4 7  SolarizeAdd 0.6 7        Posterize 0.8 2  Solarize 0.6 10       Solarize 0.6 8  Equalize 0.6 1
+Color 0.8 6  Rotate 0.4 5
 """
 
 
@@ -79,87 +57,79 @@ def sub_policies(policy: Policy) -> list[tuple[Step, Step]]:
     if policy == "imagenet":
         pairs = AutoAugment(AutoAugmentPolicy.IMAGENET).policies
         return [((a, p, i or 0), (b, q, j or 0)) for (a, p, i), (b, q, j) in pairs]
-    rows = [line.split() for line in _V0.strip().splitlines()]
-    return [((a, float(p), int(i)), (b, float(q), int(j))) for a, p, i, b, q, j in rows]
-
-
-class Operation(NamedTuple):
-    """One operation, and the images it runs on."""
-
-    name: str
-    images: NDArray[np.int64]  # (k,): places in the batch
-    magnitudes: NDArray[np.float64]  # (k,)
+    words = _V0.split()
+    steps = [(a, float(p), int(i)) for a, p, i in zip(words[::3], words[1::3], words[2::3], strict=True)]
+    return list(zip(steps[::2], steps[1::2], strict=True))
 
 
 def autoaugment(images: Tensor, uniforms: NDArray[np.float32], policy: Policy) -> Tensor:
     """uint8 (n, 3, h, w) on any device, uniforms (n, 5) in [0, 1) on the CPU -> uint8 (n, 3, h, w) there."""
     images = images.clone(memory_format=torch.contiguous_format)
-    operations = plan(uniforms, policy, _CHUNK_ON_CPU if images.device.type == "cpu" else _CHUNK)
-    if not operations:
+    planned = plan(uniforms, policy, _CHUNK_ON_CPU if images.device.type == "cpu" else _CHUNK)
+    if not planned:
         return images
-    places = upload(torch.from_numpy(np.concatenate([operation.images for operation in operations])), images.device)
-    lengths = [len(operation.images) for operation in operations]
-    for operation, which in zip(operations, places.split(lengths), strict=True):
-        changed = apply(operation.name, images.index_select(0, which), operation.magnitudes, policy)
+    places = upload(torch.from_numpy(np.concatenate([which for _, which, _ in planned])), images.device)
+    parts = places.split([len(which) for _, which, _ in planned])
+    for (name, _, magnitudes), which in zip(planned, parts, strict=True):
+        changed = OPERATIONS[policy][name].run(images.index_select(0, which), magnitudes)
         images.index_copy_(0, which, changed)
     return images
 
 
-def plan(uniforms: NDArray[np.float32], policy: Policy, chunk: int = _CHUNK) -> list[Operation]:
-    """What runs on which images, in order: the first operations of all images, then the second ones."""
+def plan(
+    uniforms: NDArray[np.float32], policy: Policy, chunk: int = _CHUNK
+) -> list[tuple[str, NDArray[np.int64], NDArray[np.float64]]]:
+    """What runs, on which images (k,), with what magnitudes (k,), in order: the first operations of all images, then
+    the second ones."""
     pairs = sub_policies(policy)
     chosen = (uniforms[:, SUB_POLICY].astype(np.float64) * len(pairs)).astype(np.int64)  # (n,)
-    operations = []
-    for stage, (applies, sign) in enumerate([(FIRST, FIRST_SIGN), (SECOND, SECOND_SIGN)]):
-        steps = [pair[stage] for pair in pairs]
-        names = np.array([name for name, _, _ in steps])[chosen]  # (n,), like all that follows
-        probabilities = np.array([probability for _, probability, _ in steps])[chosen]
-        magnitudes = np.array([magnitude(name, level, policy) for name, _, level in steps])[chosen]
-        negated = np.isin(names, _SIGNED[policy]) & (uniforms[:, sign] < 0.5)
-        magnitudes = np.where(negated, -magnitudes, magnitudes)
+    planned = []
+    for steps, applies, sign in zip(
+        zip(*pairs, strict=True), (FIRST, SECOND), (FIRST_SIGN, SECOND_SIGN), strict=True
+    ):
+        names, probabilities, levels = (np.array(column)[chosen] for column in zip(*steps, strict=True))  # (n,) each
         applied = uniforms[:, applies] < probabilities
-        for name in np.unique(names[applied]):
-            images = np.flatnonzero(applied & (names == name))
-            for start in range(0, len(images), chunk):
-                part = images[start : start + chunk]
-                operations.append(Operation(str(name), part, magnitudes[part]))
-    return operations
+        for name in np.unique(names[applied]).tolist():
+            which = np.flatnonzero(applied & (names == name))
+            values = np.array([magnitude(name, level, policy) for level in levels[which].tolist()], np.float64)
+            if OPERATIONS[policy][name].signed:
+                values = np.where(uniforms[which, sign] < 0.5, -values, values)
+            parts = (slice(start, start + chunk) for start in range(0, len(which), chunk))
+            planned += [(name, which[part], values[part]) for part in parts]
+    return planned
 
 
 @cache
 def magnitude(operation: str, level: int, policy: Policy) -> float:
-    """What a level means: degrees, pixels, a threshold ... 0 for the operations that have no levels."""
-    if policy == "imagenet":
-        if operation == "Posterize":
-            return 8 - round(level / (9 / 4))
-        if operation == "Solarize":
-            return 255 * float(torch.linspace(1, 0, 10)[level])
-        most = {"ShearX": 0.3, "Rotate": 30, "Color": 0.9, "Contrast": 0.9, "Sharpness": 0.9}.get(operation, 0)
-        return float(torch.linspace(0, most, 10)[level])
-    share = level / 10
-    match operation:
-        case "Color":
-            return share * 1.8 + 0.1
-        case "Posterize":
-            # Without a bit (level 2) TensorFlow would shift 8 bits by 8; it shifts by 7 at most, and one bit stays.
-            return max(int(share * 4), 1)
-        case "Solarize" | "SolarizeAdd":
-            # Level 10 of Solarize is 256: no pixel is inverted. (TensorFlow compares in uint8: 256 may be 0 there.)
-            return int(share * (256 if operation == "Solarize" else 110))
-    # TranslateY is in pixels, whatever the size of the image: level 9 leaves nothing of 224.
-    return share * {"ShearX": 0.3, "ShearY": 0.3, "TranslateY": 250, "Rotate": 30}.get(operation, 0)
+    return OPERATIONS[policy][operation].magnitude(level)
 
 
-def apply(operation: str, images: Tensor, magnitudes: NDArray[np.float64], policy: Policy) -> Tensor:
-    """One operation on uint8 (n, 3, h, w) images, with a magnitude (n,) for each."""
-    if policy == "v0":
-        return V0_OPERATIONS[operation](images, magnitudes)
-    changed = images.clone()
-    for value in np.unique(magnitudes):  # torchvision has one for all images
-        which = upload(torch.from_numpy(np.flatnonzero(magnitudes == value)), images.device)
-        operate = IMAGENET_OPERATIONS[operation]
-        changed.index_copy_(0, which, operate(images.index_select(0, which), float(value)))
-    return changed
+# Operations take and return uint8 (n, 3, h, w); a magnitude is one number for each image, (n,), on the CPU.
+Run = Callable[[Tensor, NDArray[np.float64]], Tensor]
+
+
+class Operation(NamedTuple):
+    """What it does, and what a level means: degrees, pixels, a threshold ... 0 where there are no levels."""
+
+    run: Run
+    magnitude: Callable[[int], float] = lambda level: 0.0
+    signed: bool = False  # whether the magnitude is negated half of the time
+
+
+# Torchvision's, which have one magnitude for all images.
+
+
+def _for_each(operate: Callable[[Tensor, float], Tensor], most: float) -> Operation:
+    """The operation on the images of each magnitude; its ten levels go up to `most`."""
+
+    def run(images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
+        changed = images.clone()
+        for value in np.unique(magnitudes):
+            which = upload(torch.from_numpy(np.flatnonzero(magnitudes == value)), images.device)
+            changed.index_copy_(0, which, operate(images.index_select(0, which), float(value)))
+        return changed
+
+    return Operation(run, lambda level: float(torch.linspace(0, most, 10)[level]), signed=True)
 
 
 def shear_x(images: Tensor, slope: float) -> Tensor:
@@ -175,16 +145,11 @@ def source_pixels(move: Callable[[Tensor, float], Tensor], amount: float, height
     return move(numbers, amount).long().flatten()
 
 
-def moved_by(move: Callable[[Tensor, float], Tensor]) -> Callable[[Tensor, float], Tensor]:
-    """A function of torchvision that moves pixels, without its wait for the GPU."""
-
-    def operate(images: Tensor, amount: float) -> Tensor:
-        source = upload(source_pixels(move, amount, images.shape[2], images.shape[3]), images.device)
-        padded = F.pad(images.flatten(2), (1, 0))  # from outside comes black
-        moved: Tensor = padded.index_select(2, source).view(images.shape)
-        return moved
-
-    return operate
+def moved(move: Callable[[Tensor, float], Tensor], images: Tensor, amount: float) -> Tensor:
+    """Images whose pixels a function of torchvision moves, without its wait for the GPU."""
+    source = upload(source_pixels(move, amount, images.shape[2], images.shape[3]), images.device)
+    padded = F.pad(images.flatten(2), (1, 0))  # from outside comes black
+    return padded.index_select(2, source).view(images.shape)
 
 
 def sharpen(images: Tensor, change: float) -> Tensor:
@@ -200,33 +165,14 @@ def sharpen(images: Tensor, change: float) -> Tensor:
     return values.clamp_(0, 255).to(torch.uint8)
 
 
-# As AutoAugment of torchvision calls its functions: uint8 (n, 3, h, w), and one magnitude for all.
-IMAGENET_OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "ShearX": moved_by(shear_x),
-    "Rotate": moved_by(vision.rotate),
-    "Color": lambda images, change: vision.adjust_saturation(images, 1 + change),
-    "Contrast": lambda images, change: vision.adjust_contrast(images, 1 + change),
-    "Sharpness": sharpen,
-    "Posterize": lambda images, bits: vision.posterize(images, int(bits)),
-    "Solarize": lambda images, threshold: vision.solarize(images, threshold),
-    "AutoContrast": lambda images, _: vision.autocontrast(images),
-    "Equalize": lambda images, _: vision.equalize(images),
-    "Invert": lambda images, _: vision.invert(images),
-}
+# TensorFlow's.
 
 
-# The operations of v0 take and return uint8 (n, 3, h, w); a magnitude is one number for each image, (n,), on the CPU.
-
-
-def moved(row: int, column: int) -> Callable[[Tensor, NDArray[np.float64]], Tensor]:
-    """An affine operation whose magnitude is one place of the matrix, which is the identity else."""
-
-    def move(images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
-        matrices = np.tile(np.eye(2, 3), (len(magnitudes), 1, 1))
-        matrices[:, row, column] = magnitudes
-        return affine(images, matrices)
-
-    return move
+def affine_at(row: int, column: int, images: Tensor, magnitudes: NDArray[np.float64]) -> Tensor:
+    """Affine, by the identity but for the magnitude at one place of the matrix."""
+    matrices = np.tile(np.eye(2, 3), (len(magnitudes), 1, 1))
+    matrices[:, row, column] = magnitudes
+    return affine(images, matrices)
 
 
 def rotate(images: Tensor, degrees: NDArray[np.float64]) -> Tensor:
@@ -283,7 +229,7 @@ def posterize(images: Tensor, bits: NDArray[np.float64]) -> Tensor:
 
 def solarize(images: Tensor, thresholds: NDArray[np.float64]) -> Tensor:
     """Values of at least the threshold are inverted."""
-    return torch.where(images >= _each(thresholds, images, np.int16), ~images, images)
+    return torch.where(images >= _each(thresholds, images), ~images, images)
 
 
 def solarize_add(images: Tensor, additions: NDArray[np.float64]) -> Tensor:
@@ -302,35 +248,40 @@ def auto_contrast(images: Tensor, _: NDArray[np.float64]) -> Tensor:
     return tables.gather(2, images.flatten(2).long()).view(images.shape)
 
 
-def equalize(images: Tensor, _: NDArray[np.float64]) -> Tensor:
-    """Each channel with all values about equally frequent; PIL's whole numbers, as in torchvision and TensorFlow."""
-    pixels = images.shape[2] * images.shape[3]
-    values = images.flatten(2).long()  # (n, 3, h w)
-    histogram = values.new_zeros((*values.shape[:2], 256), dtype=torch.int32)
-    histogram.scatter_add_(2, values, histogram.new_ones(1).expand_as(values))
-    up_to = histogram.cumsum(dim=2)  # (n, 3, 256)
-    below_the_brightest = torch.where(up_to < pixels, up_to, 0).amax(dim=2, keepdim=True)
-    step = below_the_brightest // 255
-    tables = (up_to - histogram + step // 2) // step.clamp(min=1)
-    tables = torch.where(step > 0, tables.clamp_(max=255), torch.arange(256, device=images.device))
-    return tables.to(torch.uint8).gather(2, values).view(images.shape)
-
-
 def _each(values: NDArray[np.floating], images: Tensor, kind: type[np.generic] = np.float32) -> Tensor:
     """One number for each image, (n, 1, 1, 1), beside the images."""
     return upload(torch.from_numpy(values.astype(kind)), images.device).view(-1, 1, 1, 1)
 
 
-V0_OPERATIONS: dict[str, Callable[[Tensor, NDArray[np.float64]], Tensor]] = {
-    "ShearX": moved(0, 1),  # a row moves by the magnitude times its y
-    "ShearY": moved(1, 0),  # a column moves by the magnitude times its x
-    "TranslateY": moved(1, 2),  # up
-    "Rotate": rotate,
-    "Color": colour,
-    "Posterize": posterize,
-    "Solarize": solarize,
-    "SolarizeAdd": solarize_add,
-    "AutoContrast": auto_contrast,
-    "Equalize": equalize,
-    "Invert": lambda images, _: ~images,
+EQUALIZE, INVERT = Operation(lambda images, _: vision.equalize(images)), Operation(lambda images, _: ~images)
+OPERATIONS: dict[Policy, dict[str, Operation]] = {
+    "imagenet": {
+        "ShearX": _for_each(partial(moved, shear_x), 0.3),
+        "Rotate": _for_each(partial(moved, vision.rotate), 30),
+        "Color": _for_each(lambda images, change: vision.adjust_saturation(images, 1 + change), 0.9),
+        "Contrast": _for_each(lambda images, change: vision.adjust_contrast(images, 1 + change), 0.9),
+        "Sharpness": _for_each(sharpen, 0.9),
+        "Posterize": Operation(posterize, lambda level: 8 - round(level / (9 / 4))),
+        "Solarize": Operation(solarize, lambda level: 255 * float(torch.linspace(1, 0, 10)[level])),
+        "AutoContrast": Operation(lambda images, _: vision.autocontrast(images)),
+        "Equalize": EQUALIZE,
+        "Invert": INVERT,
+    },
+    "v0": {
+        # A row moves by the magnitude times its y, a column by the magnitude times its x.
+        "ShearX": Operation(partial(affine_at, 0, 1), lambda level: level / 10 * 0.3, signed=True),
+        "ShearY": Operation(partial(affine_at, 1, 0), lambda level: level / 10 * 0.3, signed=True),
+        # Up, in pixels, whatever the size of the image: level 9 leaves nothing of 224.
+        "TranslateY": Operation(partial(affine_at, 1, 2), lambda level: level / 10 * 250, signed=True),
+        "Rotate": Operation(rotate, lambda level: level / 10 * 30, signed=True),
+        "Color": Operation(colour, lambda level: level / 10 * 1.8 + 0.1),
+        # Without a bit (level 2) TensorFlow would shift 8 bits by 8; it shifts by 7 at most, and one bit stays.
+        "Posterize": Operation(posterize, lambda level: max(int(level / 10 * 4), 1)),
+        # Level 10 is 256: no pixel is inverted. (TensorFlow compares in uint8: 256 may be 0 there.)
+        "Solarize": Operation(solarize, lambda level: int(level / 10 * 256)),
+        "SolarizeAdd": Operation(solarize_add, lambda level: int(level / 10 * 110)),
+        "AutoContrast": Operation(auto_contrast),
+        "Equalize": EQUALIZE,
+        "Invert": INVERT,
+    },
 }

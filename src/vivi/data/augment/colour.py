@@ -5,42 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vivi.data.augment.uniforms import (
-    BRIGHTNESS,
-    CONTRAST,
-    GREY,
-    GREY_FRAME,
-    HSV_HUE,
-    HSV_SATURATION,
-    HSV_VALUE,
-    HUE,
-    ORDER,
-    SATURATION,
-)
+from vivi.data.augment import uniforms as at
 from vivi.recipes import Augment
 
 
 def distort(images: Tensor, uniforms: Tensor, settings: Augment) -> Tensor:
     """Changes the colours of (n, 3, size, size) images in [0, 1]; uniforms are (n, UNIFORMS). May work in place.
 
-    Some become grey first, where that is set. Brightness and saturation are slim's Inception preprocessing, but in an
-    order that is random for each image (slim's fast mode always has brightness first); then hue, then contrast, where
-    they are set (slim's slow mode has four orders of all). Clipped to [0, 1] after them; then HSV noise, where it is
-    set.
+    Brightness and saturation are slim's Inception preprocessing, but in an order that is random for each image, where
+    slim's fast mode always has brightness first; then hue and contrast (slim's slow mode has four orders of all).
     """
     if settings.grey > 0 or settings.grey_frames > 0:
-        grey = (uniforms[:, GREY] < settings.grey) | (uniforms[:, GREY_FRAME] < settings.grey_frames)
-        images = torch.where(grey[:, None, None, None], luminance(images), images)
-    shift = _between(-settings.brightness, settings.brightness, uniforms[:, BRIGHTNESS])
-    shift_first = uniforms[:, ORDER, None, None, None] < 0.5
+        grey = (uniforms[:, at.GREY] < settings.grey) | (uniforms[:, at.GREY_FRAME] < settings.grey_frames)
+        weights = torch.tensor([0.2989, 0.587, 0.114], device=images.device).view(1, 3, 1, 1)  # TensorFlow's
+        images = torch.where(grey[:, None, None, None], (weights * images).sum(1, keepdim=True), images)
+    shift = _about(0, settings.brightness, uniforms[:, at.BRIGHTNESS])
+    shift_first = uniforms[:, at.ORDER, None, None, None] < 0.5
     if settings.brightness > 0:
         images = images.add_(torch.where(shift_first, shift, 0))
     if settings.saturation > 0:
-        images = saturate(images, _between(1 - settings.saturation, 1 + settings.saturation, uniforms[:, SATURATION]))
+        images = saturate(images, _about(1, settings.saturation, uniforms[:, at.SATURATION]))
     if settings.brightness > 0:
         images = images.add_(torch.where(shift_first, 0, shift))
     if settings.hue > 0:
-        images = turn_hue(images, _between(-settings.hue, settings.hue, uniforms[:, HUE]))
+        images = turn_hue(images, _about(0, settings.hue, uniforms[:, at.HUE]))
     return contrast_and_noise(images, uniforms, settings)
 
 
@@ -48,14 +36,15 @@ def contrast_and_noise(images: Tensor, uniforms: Tensor, settings: Augment) -> T
     """The last part of `distort`: contrast, which needs all pixels of an image, clipping and HSV noise."""
     if settings.contrast > 0:
         mean = images.mean(dim=(2, 3), keepdim=True)  # (n, 3, 1, 1)
-        factor = _between(1 - settings.contrast, 1 + settings.contrast, uniforms[:, CONTRAST])
+        factor = _about(1, settings.contrast, uniforms[:, at.CONTRAST])
         images = mean + (images - mean) * factor
     images = images.clamp_(0, 1)
     return hsv_noise(images, uniforms) if settings.hsv else images
 
 
-def _between(least: float, most: float, uniforms: Tensor) -> Tensor:
-    """A number for each image: uniforms (n,) -> (n, 1, 1, 1)."""
+def _about(centre: float, reach: float, uniforms: Tensor) -> Tensor:
+    """A number for each image, at most so far from the centre: uniforms (n,) -> (n, 1, 1, 1)."""
+    least, most = centre - reach, centre + reach
     return least + (most - least) * uniforms[:, None, None, None]
 
 
@@ -71,16 +60,10 @@ def hsv_noise(images: Tensor, uniforms: Tensor) -> Tensor:
         u, v, w = (2 * uniforms[:, part] - 1).view(-1, 3, 1, 1, 1).unbind(1)  # (n, 1, 1, 1) in [-1, 1)
         return (x ** (4**u) * 2 ** (0.5 * v) + 0.1 * w).clamp(0, 1)
 
-    turn = (0.2 * uniforms[:, HSV_HUE] - 0.1).view(-1, 1, 1, 1)
-    saturation = noisy(spread / value.clamp(min=1e-12), HSV_SATURATION)
-    value = noisy(value, HSV_VALUE)
+    turn = (0.2 * uniforms[:, at.HSV_HUE] - 0.1).view(-1, 1, 1, 1)
+    saturation = noisy(spread / value.clamp(min=1e-12), at.HSV_SATURATION)
+    value = noisy(value, at.HSV_VALUE)
     return coloured(hue + 6 * turn, value * saturation, value)
-
-
-def luminance(images: Tensor) -> Tensor:
-    """TensorFlow's grey of (n, 3, h, w) images: (n, 1, h, w)."""
-    weights = torch.tensor([0.2989, 0.587, 0.114], device=images.device).view(1, 3, 1, 1)
-    return (weights * images).sum(1, keepdim=True)
 
 
 def saturate(images: Tensor, factor: Tensor) -> Tensor:

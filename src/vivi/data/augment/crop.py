@@ -32,12 +32,10 @@ def random_boxes(
 ) -> NDArray[np.int64]:
     """Boxes (n, 4) of y, x, height, width, as TensorFlow's sample_distorted_bounding_box draws them.
 
-    The object to cover is the whole frame there, and a tenth of it must be covered: that is why the crop area starts
-    at 0.1 in the recipes, and not at 0.05 as the operation's own argument does.
-
-    TensorFlow draws again, up to 100 times, when the area of a box comes out too small or too large by rounding, or
-    when a frame is so elongated that no box fits; here the box is then the nearest one that lies in the frame. All
-    positions are equally likely; TensorFlow leaves out the last row and the last column.
+    A tenth of the frame must be covered there: that is why the crop area starts at 0.1 in the recipes, and not at
+    0.05 as the operation's own argument does. TensorFlow draws again, up to 100 times, when the area of a box comes
+    out too small or too large by rounding, or when a frame is so elongated that no box fits; here the box is then
+    the nearest one that lies in the frame. All positions are equally likely; TensorFlow leaves out the last ones.
     """
     heights, widths = sizes.astype(np.float64).T  # (n,) each, like all that follows
     uniform = uniforms.astype(np.float64)
@@ -60,13 +58,6 @@ def random_boxes(
     return np.stack([y, x, height, width], axis=1).astype(np.int64)
 
 
-def centre_boxes(sizes: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The largest square in the middle of each image: (n, 4) of y, x, height, width."""
-    heights, widths = sizes.astype(np.int64).T
-    side = np.minimum(heights, widths)
-    return np.stack([(heights - side) // 2, (widths - side) // 2, side, side], axis=1)
-
-
 def crops(
     images: PackedImages,
     boxes: NDArray[np.int64],
@@ -80,8 +71,7 @@ def crops(
         return kernel(images, boxes, flips, size, dtype)
 
     def crop(part: slice) -> Tensor:
-        box_sizes = boxes[part] * np.array([0, 0, 1, 1])  # the canvas holds each box in its upper left corner
-        resized = resize(canvas(images[part], boxes[part]), box_sizes, flips[part], size)
+        resized = resize(images[part], boxes[part], flips[part], size)
         return (resized.round_() if dtype == torch.uint8 else resized).to(dtype)
 
     return in_chunks(crop, images)
@@ -94,42 +84,33 @@ def in_chunks(make: Callable[[slice], Tensor], images: PackedImages) -> Tensor:
     return torch.cat(chunks) if len(chunks) > 1 else chunks[0]
 
 
-def canvas(images: PackedImages, boxes: NDArray[np.int64]) -> Tensor:
-    """The boxes in one tensor (n, 3, H, W) of the largest height and width, each in the upper left corner."""
+def resize(images: PackedImages, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int) -> Tensor:
+    """The boxes of few images, mirrored where `flips` says so: (n, 3, size, size), float32 from 0 to 255."""
+    count, device = len(images), images.memory.device
     highest, widest = boxes[:, 2:].max(axis=0, initial=1).tolist()
-    padded = torch.zeros((len(images), highest, widest, 3), dtype=torch.uint8, device=images.memory.device)
-    for number, (y, x, height, width) in enumerate(boxes.tolist()):
-        padded[number, :height, :width] = images.image(number)[y : y + height, x : x + width]
-    return padded.permute(0, 3, 1, 2)
-
-
-def resize(pixels: Tensor, boxes: NDArray[np.int64], flips: NDArray[np.bool_], size: int) -> Tensor:
-    """Each image's box resized to (n, 3, size, size), float32 from 0 to 255, mirrored where `flips` says so."""
-    count, channels, height, width = pixels.shape
+    canvas = torch.zeros((count, highest, widest, 3), dtype=torch.uint8, device=device)
+    for number, (y, x, height, width) in enumerate(boxes.tolist()):  # each into the upper left corner
+        canvas[number, :height, :width] = images.image(number)[y : y + height, x : x + width]
     # Halves hold 0 ... 255 exactly, and accelerators add their products up in float32.
-    dtype = torch.float32 if pixels.device.type == "cpu" else torch.float16
-    box = torch.from_numpy(boxes).to(pixels.device, torch.float32)
-    mirrored = torch.from_numpy(flips).to(pixels.device)
-    rows = _weights(box[:, 0], box[:, 2], torch.zeros_like(mirrored), height, size).to(dtype)  # (n, size, H)
-    columns = _weights(box[:, 1], box[:, 3], mirrored, width, size).to(dtype)  # (n, size, W)
-    narrow = pixels.to(dtype, memory_format=torch.contiguous_format).view(
-        count, channels * height, width
-    ) @ columns.transpose(1, 2)  # (n, 3 H, size)
-    return (rows[:, None] @ narrow.view(count, channels, height, size)).float()  # (n, 3, size, size)
+    dtype = torch.float32 if device.type == "cpu" else torch.float16
+    pixels = canvas.permute(0, 3, 1, 2).to(dtype, memory_format=torch.contiguous_format)  # (n, 3, H, W)
+    heights, widths = torch.from_numpy(boxes[:, 2:]).to(device, torch.float32).unbind(1)
+    mirrored = torch.from_numpy(flips).to(device)
+    rows = _weights(heights, torch.zeros_like(mirrored), highest, size).to(dtype)  # (n, size, H)
+    columns = _weights(widths, mirrored, widest, size).to(dtype)  # (n, size, W)
+    narrow = pixels.view(count, 3 * highest, widest) @ columns.transpose(1, 2)  # (n, 3 H, size)
+    return (rows[:, None] @ narrow.view(count, 3, highest, size)).float()  # (n, 3, size, size)
 
 
-def _weights(start: Tensor, length: Tensor, reverse: Tensor, pixels: int, size: int) -> Tensor:
-    """(n, size, pixels): what each pixel from start to start + length counts in each of `size` output pixels.
-
-    A triangle filter, as wide as two output pixels when shrinking (antialiasing), or two input pixels when enlarging.
-    """
+def _weights(length: Tensor, reverse: Tensor, pixels: int, size: int) -> Tensor:
+    """(n, size, pixels): what each of the first `length` pixels counts in each of `size` output pixels. A triangle
+    filter, as wide as two output pixels when shrinking (antialiasing), or two input pixels when enlarging."""
     scale = (length / size)[:, None]  # (n, 1), input pixels per output pixel
     reach = scale.clamp(min=1)
-    centres = start[:, None] + (torch.arange(size, device=start.device) + 0.5) * scale  # (n, size)
+    centres = (torch.arange(size, device=length.device) + 0.5) * scale  # (n, size)
     centres = torch.where(reverse[:, None], centres.flip(1), centres)
-    positions = torch.arange(pixels, device=start.device) + 0.5  # (pixels,)
-    inside = (positions > start[:, None]) & (positions < (start + length)[:, None])
-    positions = torch.where(inside, positions, torch.inf)  # (n, pixels): what is outside is out of reach
+    positions = torch.arange(pixels, device=length.device) + 0.5  # (pixels,)
+    positions = torch.where(positions < length[:, None], positions, torch.inf)  # (n, pixels): the others out of reach
     distance = (positions / reach)[:, None, :] - (centres / reach)[:, :, None]
     weights = distance.abs_().neg_().add_(1).relu_()
     return weights.div_(weights.sum(dim=2, keepdim=True))

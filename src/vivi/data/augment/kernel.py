@@ -20,17 +20,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivi.data.augment.uniforms import (
-    BRIGHTNESS,
-    GREY,
-    GREY_FRAME,
-    HSV_HUE,
-    HSV_SATURATION,
-    HSV_VALUE,
-    HUE,
-    ORDER,
-    SATURATION,
-)
+from vivi.data.augment import uniforms as at
 from vivi.data.packed import PackedImages, upload
 from vivi.recipes import Augment
 from vivi.runtime.errors import first_line
@@ -101,14 +91,13 @@ def colour_parameters(settings: Augment, uniforms: NDArray[np.float32]) -> NDArr
     """(n, 12): brightness added before and after saturation, its factor; turn of the hue, in sixths; of HSV noise the
     turn, and exponent, factor and shift of saturation and of value; whether the image is grey."""
     signed = 2 * uniforms - 1
-    shift = settings.brightness * signed[:, BRIGHTNESS]
-    first = uniforms[:, ORDER] < 0.5
-    columns = [np.where(first, shift, 0), np.where(first, 0, shift), 1 + settings.saturation * signed[:, SATURATION]]
-    columns += [6 * settings.hue * signed[:, HUE], 0.6 * signed[:, HSV_HUE]]
-    for part in (HSV_SATURATION, HSV_VALUE):
+    shift, first = settings.brightness * signed[:, at.BRIGHTNESS], uniforms[:, at.ORDER] < 0.5
+    saturation, hue = 1 + settings.saturation * signed[:, at.SATURATION], 6 * settings.hue * signed[:, at.HUE]
+    columns = [np.where(first, shift, 0), np.where(first, 0, shift), saturation, hue, 0.6 * signed[:, at.HSV_HUE]]
+    for part in (at.HSV_SATURATION, at.HSV_VALUE):
         u, v, w = signed[:, part].T
         columns += [4**u, 2 ** (0.5 * v), 0.1 * w]
-    columns.append((uniforms[:, GREY] < settings.grey) | (uniforms[:, GREY_FRAME] < settings.grey_frames))
+    columns.append((uniforms[:, at.GREY] < settings.grey) | (uniforms[:, at.GREY_FRAME] < settings.grey_frames))
     return np.stack(columns, axis=1).astype(np.float32)
 
 
@@ -181,11 +170,9 @@ def _crop(
             value = tl.maximum(tl.maximum(red, green), blue)
             spread = value - tl.minimum(tl.minimum(red, green), blue)
             factor = tl.minimum(tl.maximum(value, 0.0) / tl.maximum(spread, 1e-12), tl.load(table + 7))
-            red, green, blue = (
-                value - (value - red) * factor,
-                value - (value - green) * factor,
-                value - (value - blue) * factor,
-            )
+            red = value - (value - red) * factor
+            green = value - (value - green) * factor
+            blue = value - (value - blue) * factor
         shift = tl.load(table + 6)
         red, green, blue = red + shift, green + shift, blue + shift
         if TURNED:

@@ -43,12 +43,8 @@ def layout(size: int) -> Layout:
 def cut_patches(images: Tensor, uniforms: NDArray[np.float32], size: int = 64) -> Tensor:
     """Standardised patches (n, 9, 3, size, size), row by row, of float images (n, 3, whole, whole) from 0 to 255.
 
-    The images are on any device. The uniforms (n, PATCH_UNIFORMS), in [0, 1), are on the CPU: places are computed
-    there, so that the host does not wait for the device.
+    The uniforms (n, PATCH_UNIFORMS) are on the CPU: places are computed there, so that nothing waits for the device.
     """
-    whole = layout(size).whole
-    if images.shape[1:] != (3, whole, whole):
-        raise ValueError(f"patches of {size} px are cut from images (n, 3, {whole}, {whole}), not {images.shape}")
     corners = upload(torch.from_numpy(patch_corners(uniforms, size)), images.device)  # (n, 9, 2)
     grey = upload(torch.from_numpy(uniforms[:, GREY] < GREY_SHARE), images.device)  # (n,)
     pixels = torch.arange(size, device=images.device)
