@@ -56,7 +56,7 @@ def test_a_recipe_comes_back_from_its_file(name: str, tmp_path: Path) -> None:
         ({"loss": {"video": {"kind": "exemplar"}}}, "loss.video is exemplar; it must be one of none, infonce"),
         (
             {"loss": {"frame": {"margin": 0.3}}},
-            "loss.frame has no field 'kind'; it must name the loss",
+            "loss.frame is of no kind; it must be one of none",
         ),
         ({"loss": {"frame": {"kind": ["exemplar"]}}}, "loss.frame is ['exemplar']; it must be one of none"),
         ({"loss": {"frame": {"kind": "rotation", "margin": 0.3}}}, "there is no field 'loss.frame.margin'"),

@@ -101,7 +101,7 @@ def test_every_process_claims_its_versions_its_recipe_and_its_data(corpus: Path)
     claims = _claims(recipe, data)
     assert {"has vivi", "has torch", "has timm", "has --loss.frame", "has --loss.video.across"} <= claims.keys()
     assert claims["has --loss.frame.dimension"] == (1000, "1000")
-    assert claims["learns from another corpus,"] == (data.fingerprints()["corpus_fingerprint"], str(corpus.resolve()))
+    assert claims["learns from another corpus,"] == (data.facts()["corpus_fingerprint"], str(corpus.resolve()))
     assert "learns from the labels of other images," in claims
     changed = _claims(replace(recipe, loss=replace(recipe.loss, frame=Rotation())), data)
     compare_claims([("a", claims), ("b", claims)])

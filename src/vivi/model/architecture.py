@@ -15,7 +15,7 @@ from timm.models.resnetv2 import ResNetV2
 from torch import nn
 
 from vivi import recipes
-from vivi.recipes.check import WIDTHS
+from vivi.recipes.schema import WIDTHS
 from vivi.runtime.errors import UserError, check_ranges, first_line
 
 
@@ -38,6 +38,7 @@ class Architecture:
 
     def create(self, pretrained: bool = False) -> nn.Module:
         """A plain timm model without a classifier; raises a UserError where there can be none."""
+        timm_config(self.name)
         layers: dict[str, Any] = {"norm_layer": group_norm, "conv_layer": StdConv2d} if self.group_norm else {}
         try:
             model: nn.Module = timm.create_model(

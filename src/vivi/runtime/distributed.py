@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.signals import signals_go_to
 
 T = TypeVar("T")
 # What all processes must have alike: "has torch" -> a value, and how it is shown.
@@ -88,11 +88,7 @@ class World:
 
     def broadcast_object(self, value: T) -> T:
         """Rank 0's value, whatever it is."""
-        if self.size == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values)
-        return values[0]
+        return self.all_gather_object(value)[0]
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replaces each tensor by that of rank 0."""
@@ -110,16 +106,16 @@ class World:
             result = action()
         except Exception as error:
             failure = error
-        reason = "" if failure is None else first_line(failure)
-        outcomes = self.all_gather_object((failure is not None, socket.gethostname(), reason))
-        if not any(failed for failed, _, _ in outcomes):
+        why = f"on {socket.gethostname()}: {first_line(failure)}" if failure else ""
+        reasons = dict(enumerate(self.all_gather_object(why)))
+        if not any(reasons.values()):
             return result
         if failure is not None and (self.rank == 0 or not isinstance(failure, UserError)):
             raise failure
         if self.rank > 0:
             sys.exit(1)
-        number, (_, host, reason) = next((number, outcome) for number, outcome in enumerate(outcomes) if outcome[0])
-        raise UserError(f"process {number} of {self.size}, on {host}: {reason}")
+        number, why = next((number, why) for number, why in reasons.items() if why)
+        raise UserError(f"process {number} of {self.size}, {why}")
 
     def on_rank_0(self, action: Callable[[], T]) -> T | None:
         """What rank 0 gets from an action that the others wait for; where it fails, all end, and rank 0 says why."""
@@ -191,7 +187,8 @@ def _variable(name: str, default: int, allowed: range) -> int:
 def _init_process_group(backend: str, rank: int, size: int) -> None:
     """Waits for the other processes, and makes a group of all."""
     try:
-        with _default_signals():
+        # Python's own handlers would wait until C++ returns.
+        with signals_go_to(signal.SIG_DFL, signal.SIGINT, signal.SIGTERM):
             store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=_RENDEZVOUS_TIMEOUT))
             group = dist.PrefixStore("default_pg", store)
             dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT)
@@ -204,20 +201,6 @@ def _init_process_group(backend: str, rank: int, size: int) -> None:
             "started, that WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same for all, and that no firewall is "
             "between them"
         ) from None
-
-
-@contextmanager
-def _default_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end the process inside: Python's own handlers would wait until C++ returns."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:

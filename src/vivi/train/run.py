@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vivi.recipes import Recipe
-from vivi.recipes.files import differences, flat, flat_defaults, flatten, read_recipe_json, recipe_json
-from vivi.runtime.errors import UserError, first_line
-from vivi.runtime.storage import read_file, storage, write_atomically
+from vivi.recipes.files import default_of, differences, flat, flatten, read_recipe_json, recipe_json
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import read_json, storage, write_atomically
 
 if TYPE_CHECKING:
     from vivi.train.data import TrainingData
 
-# A fingerprint that has changed, in words, and the place that it is of.
+# What a run learns from: where another fingerprint is said, in words, and the place that it is of.
 FINGERPRINTS = {
     "corpus_fingerprint": ("another corpus", "corpus"),
     "images_fingerprint": ("other images", "images"),
@@ -47,39 +47,26 @@ def check_folder(out: Path, recipe: Recipe) -> bool:
         return False
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror}; choose another --out") from None
-    if "recipe.json" not in entries:
-        others = {name for name in entries - {"run.json"} if not _LEFTOVERS.fullmatch(name)}
-        if others:
-            lost = " (its recipe.json is gone: put it back)" if "checkpoints" in others else ""
-            raise UserError(f"{out} holds other files and is no run{lost}; choose a new or empty folder for --out")
-        return False
-    before, begun = flatten(read_recipe_json(out / "recipe.json")), _about(out).get("recipe", {})
-    if begun:  # perhaps by a version that did not have every field yet
-        known = {*begun, "steps"}
-        later = {name: value for name, value in flat_defaults(recipe).items() if name not in known}
-        before, begun = before | later | before, begun | later
-    for name in dict.fromkeys([*before, *begun]) if begun else ():
-        if name != "steps" and before.get(name) != begun.get(name):
-            raise UserError(
-                f"{out / 'recipe.json'} was altered after the run began: {name[:80] or 'all of it'} is "
-                f"{_shown(before, name)}, and was {_shown(begun, name)}; put it back, or choose another --out"
-            )
-    _check_same_recipe(out, before, flat(recipe))
-    return True
-
-
-def _shown(fields: Mapping[str, Any], name: str) -> str:
-    return (str(fields[name])[:80] or "''") if name in fields else "missing"
+    if "recipe.json" in entries:
+        before = flatten(read_recipe_json(out / "recipe.json"))
+        _check_same_recipe(
+            out, _about(out).get("recipe", before), recipe
+        )  # runs of older versions have it there alone
+        _check_steps(out, before.get("steps"), recipe)
+        return True
+    if any(name != "run.json" and not _LEFTOVERS.fullmatch(name) for name in entries):
+        lost = " (its recipe.json is gone: put it back)" if "checkpoints" in entries else ""
+        raise UserError(f"{out} holds other files and is no run{lost}; choose a new or empty folder for --out")
+    return False
 
 
 def open_run(out: Path, recipe: Recipe, named: Recipe, data: TrainingData) -> None:
     """Begins the run, or makes sure that the one in the folder is this; `named` is the recipe before overrides."""
     if check_folder(out, recipe):
-        _check_same_data(out, _about(out), data)
+        _check_same_data(out, _about(out), data.facts())
     else:
         about = {
-            **data.places(),
-            **data.fingerprints(),
+            **data.facts(),
             "recipe": {name: value for name, value in flat(recipe).items() if name != "steps"},
             "overridden": {name: {"from": old, "to": new} for name, (old, new) in differences(named, recipe).items()},
             "versions": {
@@ -108,52 +95,46 @@ def version_of(package: str) -> str:
 
 def _about(out: Path) -> dict[str, Any]:
     """What run.json says."""
-    try:
-        about = json.loads(read_file(out / "run.json"))
-        if not isinstance(about, dict) or not isinstance(about.get("recipe", {}), dict):
-            raise ValueError("a field is of the wrong type")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"{out / 'run.json'} is missing or damaged ({first_line(error)}); choose another --out"
-        ) from None
+    about = read_json(out / "run.json", dict[str, Any], "choose another --out")
+    if not isinstance(about.get("recipe", {}), dict):
+        raise UserError(f"{out / 'run.json'} is missing or damaged (its recipe is none); choose another --out")
     return about
 
 
-def _check_same_recipe(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name in dict.fromkeys([*before, *now]):
-        old, new, flag = before.get(name), now.get(name), "--" + name.replace("_", "-")
-        if old == new:
-            continue
+def _check_same_recipe(out: Path, begun: Mapping[str, Any], recipe: Recipe) -> None:
+    now = flat(recipe)
+    for name in dict.fromkeys([*begun, *now]):
         if name not in now:
             raise UserError(
                 f"{out} was begun by another version of vivi, with a field {name[:80]} that this one does not have; "
                 "go on with that version, or choose another --out"
             )
-        if name == "name":
-            raise UserError(f"{out} is a run of {old}, not of {new}; choose another --out, or name the recipe {old}")
-        if name != "steps":
+        # Perhaps it was begun by a version that did not have every field yet.
+        before = begun[name] if name in begun else default_of(recipe, name)
+        if before != now[name] and name != "steps":
+            what = "the recipe" if name == "name" else "--" + name.replace("_", "-")
             raise UserError(
-                f"{out} was begun with {flag} {_shown(before, name)}, not {_shown(now, name)}; use the same value or "
-                "another --out"
+                f"{out} was begun with {what} {str(before)[:80] or repr('')}, not {str(now[name])[:80] or repr('')}; "
+                "use the same or another --out"
             )
-        if type(old) is not int:
-            raise UserError(f"{out / 'recipe.json'}: steps is {_shown(before, name)}; it must be a whole number")
-        if now["optimiser.schedule"] == "cosine":
-            raise UserError(
-                f"{out} was begun with {flag} {old}, at which its cosine ends: it cannot be continued to {new}; "
-                "choose another --out"
-            )
-        if now[name] < old:
-            raise UserError(f"{out} has {flag} {old}: it can be continued to more, not to {new}")
 
 
-def _check_same_data(out: Path, about: Mapping[str, Any], data: TrainingData) -> None:
-    for name, value in data.fingerprints().items():
-        if name not in about:
-            raise UserError(f"{out / 'run.json'} is damaged, it has no {name}; choose another --out")
-        if about[name] != value:
-            what, where = FINGERPRINTS[name]
-            before, now = about.get(where), data.places()[where]
-            if before == now:
-                raise UserError(f"{now} has changed since {out} was begun; bring it back, or choose a new --out")
-            raise UserError(f"{out} was begun on {what} than {now}: give {before}, or choose a new --out")
+def _check_steps(out: Path, before: object, recipe: Recipe) -> None:
+    if type(before) is not int:
+        raise UserError(f"{out / 'recipe.json'}: steps is {str(before)[:80]}; it must be a whole number")
+    if recipe.steps != before and recipe.optimiser.schedule == "cosine":
+        raise UserError(
+            f"{out} was begun with --steps {before}, at which its cosine ends: it cannot be continued to "
+            f"{recipe.steps}; choose another --out"
+        )
+    if recipe.steps < before:
+        raise UserError(f"{out} has --steps {before}: it can be continued to more, not to {recipe.steps}")
+
+
+def _check_same_data(out: Path, before: Mapping[str, Any], now: Mapping[str, str]) -> None:
+    for name, (what, place) in FINGERPRINTS.items():
+        if name in now and now[name] != before.get(name):
+            raise UserError(
+                f"{out} was begun on {what} than {now[place]}: give {before.get(place, 'that')} as it was then, or "
+                "choose a new --out"
+            )
