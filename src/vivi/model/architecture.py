@@ -45,12 +45,8 @@ class Architecture:
                 self.name, pretrained=pretrained, num_classes=0, **self.arguments, **layers
             )
         except Exception as error:
-            if not pretrained:
-                raise UserError(f"timm cannot make {self}: {first_line(error)}") from None
-            raise UserError(
-                f"the pretrained weights of {self.name} cannot be had ({first_line(error)}); "
-                f"is there a network, or a filled cache of the hub?"
-            ) from None
+            weights = " with its pretrained weights (is there a network, or a filled cache of the hub?)"
+            raise UserError(f"timm cannot make {self}{weights * pretrained}: {first_line(error)}") from None
         if self.patch_strides:
             use_patch_strides(model)
         return model

@@ -166,12 +166,12 @@ def _parse(kind: Any, value: Any, where: str, name: str = "") -> Any:
             raise UserError(f"{where}: {name} is {_short(value)}; it must be {_in_words(kind)}") from None
     if not isinstance(value, dict):
         raise UserError(f"{where}: {name} must be an object of fields")
-    prefix, known = f"{name}." if name else "", [field.name for field in fields(kind)]
+    prefix, hints, there = f"{name}." if name else "", get_type_hints(kind), [field.name for field in fields(kind)]
     for field in value:
-        if field not in known:
-            raise UserError(f"{where}: there is no field {prefix + field[:80]!r}{_did_you_mean(field[:80], known)}")
-    hints = get_type_hints(kind)
-    return kind(**{field: _parse(hints[field], part, where, prefix + field) for field, part in value.items()})
+        if field not in there:
+            raise UserError(f"{where}: there is no field {prefix + field[:80]!r}{_did_you_mean(field[:80], there)}")
+    parsed = {field: _parse(hints[field], part, where, prefix + field) for field, part in value.items()}
+    return kind(**parsed)  # type: ignore[operator]
 
 
 def _short(value: Any) -> str:

@@ -80,7 +80,7 @@ class Output:
 def guard_output() -> Output:
     """Puts an Output in the place of standard output and error; returns that of standard output."""
     output = Output(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
-    sys.stdout = output  # type: ignore[assignment]
+    sys.stdout = output
     if sys.stderr is not None:
-        sys.stderr = Output(sys.stderr)  # type: ignore[assignment]
+        sys.stderr = Output(sys.stderr)
     return output

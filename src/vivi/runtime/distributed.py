@@ -6,6 +6,7 @@ In a single process, every method of World returns at once.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -24,8 +25,7 @@ from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.signals import signals_go_to
 
 T = TypeVar("T")
-# What all processes must have alike: "has torch" -> a value, and how it is shown.
-Claims = Mapping[str, tuple[Any, str]]
+Claims = Mapping[str, Any]  # what all processes must have alike, by its name
 
 # Seconds. torchrun ends all processes as soon as one ends, and rank 0 is still to say why.
 _ERROR_DELAY = 1.0
@@ -33,6 +33,8 @@ _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 # Building the index of a large corpus, which the others wait for, takes minutes.
 _COLLECTIVE_TIMEOUT = timedelta(hours=2)
 _COUNTS = range(1, 1_000_000)  # of processes
+# A message to another process that did not get through; gloo has no exception of its own.
+_LOST = re.compile(r"gloo/(.|\n)*(Connection (closed|reset) by peer|Broken pipe|[Tt]imed out)")
 
 
 @dataclass(frozen=True)
@@ -124,28 +126,23 @@ class World:
     def check_same(self, claims: Callable[[], Claims]) -> None:
         """Ends all processes where one of them claims something else than rank 0."""
         if self.size > 1:
-            everyone = self.all_gather_object((socket.gethostname(), self.together(claims)))
-            self.together(lambda: compare_claims(everyone))
+            own = self.together(claims)
+            first = self.broadcast_object(own)
+            self.together(lambda: compare_claims(own, first))
 
 
-def compare_claims(everyone: Sequence[tuple[str, Claims]]) -> None:
-    """Raises for the first process whose claims differ from those of rank 0; each is a host with its claims."""
-    first_host, first = everyone[0]
-    for number, (host, claims) in enumerate(everyone):
-        for what, (value, shown) in first.items():
-            other, other_shown = claims.get(what, (None, "nothing"))
-            if other != value:
-                raise UserError(
-                    f"process {number} of {len(everyone)}, on {host}, {what} {other_shown}, not {shown} as process 0 "
-                    f"on {first_host}: give all of them the same"
-                )
+def compare_claims(own: Claims, first: Claims) -> None:
+    """Raises where a process claims something else than rank 0."""
+    for what, value in first.items():
+        if own.get(what) != value:
+            raise UserError(f"{what} is {own.get(what)} here, and {value} in process 0: give all of them the same")
 
 
 @contextmanager
 def join_world(device: str) -> Iterator[World]:
     """Meets the other processes, if torchrun has started any. `device` is cpu, cuda, cuda:N, mps, ... or auto."""
-    size = _variable("WORLD_SIZE", 1, _COUNTS)
-    rank, local = _variable("RANK", 0, range(size)), _variable("LOCAL_RANK", 0, range(size))
+    size = _variable("WORLD_SIZE", _COUNTS)
+    rank, local = _variable("RANK", range(size)), _variable("LOCAL_RANK", range(size))
     with only_rank_0_explains():
         here = choose_device(device, local)
     if size == 1:
@@ -161,7 +158,7 @@ def join_world(device: str) -> Iterator[World]:
         quiet = True
         raise
     except RuntimeError as error:
-        if not _is_lost_connection(error):
+        if not isinstance(error, dist.DistError) and not _LOST.search(str(error)):
             raise
         raise UserError(
             f"another process of this run has ended or cannot be reached ({first_line(error)[:200]}); "
@@ -173,9 +170,9 @@ def join_world(device: str) -> Iterator[World]:
             time.sleep(_ERROR_DELAY)
 
 
-def _variable(name: str, default: int, allowed: range) -> int:
-    """A number that torchrun sets in the environment."""
-    text = os.environ.get(name, str(default))
+def _variable(name: str, allowed: range) -> int:
+    """A number that torchrun sets in the environment, else the least."""
+    text = os.environ.get(name, str(allowed[0]))
     if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) not in allowed:
         raise UserError(
             f"the environment variable {name} is {text[:80]!r}; it must be a number from {allowed[0]} to "
@@ -194,20 +191,13 @@ def _init_process_group(backend: str, rank: int, size: int) -> None:
             dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT)
             store.set_timeout(_COLLECTIVE_TIMEOUT)
     except (RuntimeError, ValueError) as error:
-        address = ":".join(os.environ.get(name, f"({name} is not set)") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise UserError(
             f"process {rank} did not meet the others: {size} processes are expected at {address} within "
             f"{_RENDEZVOUS_TIMEOUT.total_seconds() / 60:g} minutes ({first_line(error)[:200]}); check that all are "
             "started, that WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same for all, and that no firewall is "
             "between them"
         ) from None
-
-
-def _is_lost_connection(error: RuntimeError) -> bool:
-    """Whether a message to another process did not get through; gloo has no exception of its own."""
-    lost = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "timed out")
-    of_gloo = "gloo/" in str(error) and any(words in str(error) for words in lost)
-    return isinstance(error, dist.DistError) or of_gloo
 
 
 @contextmanager
@@ -223,7 +213,7 @@ def only_rank_0_explains() -> Iterator[None]:
 
 def processes_here() -> int:
     """How many processes of the run share this machine."""
-    return _variable("LOCAL_WORLD_SIZE", 1, _COUNTS)
+    return _variable("LOCAL_WORLD_SIZE", _COUNTS)
 
 
 def choose_device(name: str, local: int = 0) -> torch.device:

@@ -73,7 +73,7 @@ class ProcessPool(Generic[Task]):
             if check is not None:
                 check()
             for connection in wait(list(busy), timeout=1.0 if check is not None else None):
-                yield from self._receive(busy[connection])  # type: ignore[index]
+                yield self._receive(busy[connection])  # type: ignore[index]
 
     def _give(self, number: int, tasks: deque[Task]) -> Iterator[tuple[Task, Died]]:
         """Gives the next task, if there is one, to a process that has none."""
@@ -88,18 +88,17 @@ class ProcessPool(Generic[Task]):
         except OSError:  # it died before it had a task
             yield worker.task, self._bury(number)
 
-    def _receive(self, number: int) -> Iterator[tuple[Task, Progress | Done | Died]]:
+    def _receive(self, number: int) -> tuple[Task, Progress | Done | Died]:
         worker = self._workers[number]
-        assert worker.task is not None
-        try:
-            message = worker.connection.recv()
-        except (EOFError, OSError):
-            yield worker.task, self._bury(number)
-            return
         task = worker.task
+        assert task is not None
+        try:
+            message: Progress | Done = worker.connection.recv()
+        except (EOFError, OSError):
+            return task, self._bury(number)
         if isinstance(message, Done):
             worker.task = None
-        yield task, message
+        return task, message
 
     def _bury(self, number: int) -> Died:
         worker = self._workers.pop(number)

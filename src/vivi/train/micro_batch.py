@@ -29,37 +29,29 @@ class MicroBatchSize:
 def choose_size(
     model: Vivi, recipe: Recipe, execution: Execution, cores: int, device: torch.device
 ) -> MicroBatchSize:
-    """The size for a process that computes so many cores."""
-    if cores % (execution.micro_batch or 1):
-        raise UserError(
-            f"--micro-batch {execution.micro_batch} does not divide this process's number of cores, {cores}, evenly"
-        )
+    """The size for a process that computes so many cores: of the videos as many as divide them and fit.
+
+    Of the labelled images it is as many as the encoder then sees about as many pictures: a few at a time would leave
+    a GPU idle, and another shape is another graph to compile where there are no batch statistics.
+    """
+    chosen, on_gpu = execution.micro_batch, device.type == "cuda"
+    if chosen and cores % chosen:
+        raise UserError(f"--micro-batch {chosen} does not divide this process's number of cores, {cores}, evenly")
+    share = _COMPILED_CUDA_SHARE if execution.compiles(on_gpu) else _CUDA_SHARE
+    room = share * torch.cuda.mem_get_info(device)[0] if on_gpu else _CPU_BYTES
     try:
-        fit = _cores_that_fit(model, recipe, cores, device, execution.compiles(device.type == "cuda"))
+        each = activation_bytes(model, recipe.augment.size, device)
     except (RuntimeError, ValueError, AssertionError) as error:
         raise UserError(
             f"{recipe.encoder.name} cannot take frames of {recipe.augment.size} px ({first_line(error)}): "
             "set --augment.size"
         ) from None
-    videos = execution.micro_batch or fit
-    return MicroBatchSize(videos, _cores_of_images(model, recipe, videos, cores))
-
-
-def _cores_that_fit(model: Vivi, recipe: Recipe, cores: int, device: torch.device, compiled: bool) -> int:
-    """The largest number of cores that divides `cores` and whose activations fit."""
-    frames = max(frames_of_encoder(model, recipe)) // recipe.batch.cores  # one after the other, see step.py
-    share = _COMPILED_CUDA_SHARE if compiled else _CUDA_SHARE
-    room = share * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _CPU_BYTES
-    fit = int(room // (frames * activation_bytes(model, recipe.augment.size, device)))
-    return max(count for count in range(1, cores + 1) if cores % count == 0 and count <= max(1, fit))
-
-
-def _cores_of_images(model: Vivi, recipe: Recipe, of_videos: int, cores: int) -> int:
-    """As many cores of labelled images as the encoder then sees about as many pictures as of videos: a few at a time
-    would leave a GPU idle, and another shape is another graph to compile where there are no batch statistics."""
     frames, images = frames_of_encoder(model, recipe)
-    most = of_videos * max(1, frames // max(images, 1))
-    return max(count for count in range(of_videos, cores + 1, of_videos) if cores % count == 0 and count <= most)
+    fit = room // (max(frames, images) // recipe.batch.cores * each)  # one after the other, see step.py
+    sizes = [count for count in range(1, cores + 1) if cores % count == 0]
+    videos = chosen or max(size for size in sizes if size <= max(1, fit))
+    most = videos * max(1, frames // max(images, 1))
+    return MicroBatchSize(videos, max(size for size in sizes if size % videos == 0 and size <= most))
 
 
 def frames_of_encoder(model: Vivi, recipe: Recipe) -> tuple[int, int]:

@@ -1,13 +1,7 @@
 """The folder of a run: how it begins, and whether the one that is there can be continued. It needs no torch.
 
-recipe.json           the recipe, every field
-run.json              the data it learns from, the recipe it was begun with, what was overridden, versions
-metrics.jsonl         losses, accuracies and retrieval over the steps; tensorboard/ has the same
-augmented.png         what the encoder sees; labelled.png the same of labelled images
-curves.png            the metrics as curves, drawn at the end and on the way
-checkpoints/          to resume from
-encoder.safetensors   the result, and encoder.json, which says how to load it
-classifier.safetensors, classifier.json   where there are labels
+What lies in it: docs/architecture.md. recipe.json has every field of the recipe; run.json has the data that the run
+learns from, the recipe it was begun with, what was overridden, and versions.
 """
 
 from __future__ import annotations
@@ -48,16 +42,10 @@ def check_folder(out: Path, recipe: Recipe) -> bool:
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror}; choose another --out") from None
     if "recipe.json" in entries:
-        before = flatten(read_recipe_json(out / "recipe.json"))
-        _check_same_recipe(
-            out, _about(out).get("recipe", before), recipe
-        )  # runs of older versions have it there alone
-        _check_steps(out, before.get("steps"), recipe)
-        return True
-    if any(name != "run.json" and not _LEFTOVERS.fullmatch(name) for name in entries):
-        lost = " (its recipe.json is gone: put it back)" if "checkpoints" in entries else ""
-        raise UserError(f"{out} holds other files and is no run{lost}; choose a new or empty folder for --out")
-    return False
+        _check_same_recipe(out, recipe)
+    elif any(name != "run.json" and not _LEFTOVERS.fullmatch(name) for name in entries):
+        raise UserError(f"{out} holds other files and is no run (without recipe.json); choose a new or empty --out")
+    return "recipe.json" in entries
 
 
 def open_run(out: Path, recipe: Recipe, named: Recipe, data: TrainingData) -> None:
@@ -101,8 +89,9 @@ def _about(out: Path) -> dict[str, Any]:
     return about
 
 
-def _check_same_recipe(out: Path, begun: Mapping[str, Any], recipe: Recipe) -> None:
-    now = flat(recipe)
+def _check_same_recipe(out: Path, recipe: Recipe) -> None:
+    last, now = flatten(read_recipe_json(out / "recipe.json")), flat(recipe)
+    begun = _about(out).get("recipe", last)  # of an older version, run.json does not have it
     for name in dict.fromkeys([*begun, *now]):
         if name not in now:
             raise UserError(
@@ -113,22 +102,15 @@ def _check_same_recipe(out: Path, begun: Mapping[str, Any], recipe: Recipe) -> N
         before = begun[name] if name in begun else default_of(recipe, name)
         if before != now[name] and name != "steps":
             what = "the recipe" if name == "name" else "--" + name.replace("_", "-")
-            raise UserError(
-                f"{out} was begun with {what} {str(before)[:80] or repr('')}, not {str(now[name])[:80] or repr('')}; "
-                "use the same or another --out"
-            )
-
-
-def _check_steps(out: Path, before: object, recipe: Recipe) -> None:
-    if type(before) is not int:
-        raise UserError(f"{out / 'recipe.json'}: steps is {str(before)[:80]}; it must be a whole number")
-    if recipe.steps != before and recipe.optimiser.schedule == "cosine":
-        raise UserError(
-            f"{out} was begun with --steps {before}, at which its cosine ends: it cannot be continued to "
-            f"{recipe.steps}; choose another --out"
-        )
-    if recipe.steps < before:
-        raise UserError(f"{out} has --steps {before}: it can be continued to more, not to {recipe.steps}")
+            old, new = (str(value)[:80] or "''" for value in (before, now[name]))
+            raise UserError(f"{out} was begun with {what} {old}, not {new}; use the same or another --out")
+    steps = last.get("steps")
+    if type(steps) is not int:
+        raise UserError(f"{out / 'recipe.json'}: steps is {str(steps)[:80]}; it must be a whole number")
+    cosine = recipe.optimiser.schedule == "cosine"
+    if recipe.steps < steps or (recipe.steps > steps and cosine):
+        why = "its cosine ends there" if cosine else "it can be continued to more"
+        raise UserError(f"{out} has --steps {steps}, not {recipe.steps}: {why}; or choose another --out")
 
 
 def _check_same_data(out: Path, before: Mapping[str, Any], now: Mapping[str, str]) -> None:

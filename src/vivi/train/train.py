@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from vivi.data.loader import Prefetch
 from vivi.data.sources import CorpusSource, ImageSource
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipes import Recipe
@@ -60,12 +59,32 @@ def train(
         world.on_rank_0(lambda: open_run(out, recipe, named, data))
         start = _restore(trainer, out, console)
         world.on_rank_0(lambda: _describe(trainer, named, data, console))
-        if start < recipe.steps:
-            _take_steps(trainer, data, size, start, out, execution, console)
+        if start >= recipe.steps:
+            # Once more, in case the run was killed before it came to this.
+            world.on_rank_0(lambda: write_results(out, model, data.classes, recipe, start))
+            console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
             return
-        # Once more, in case the run was killed before it came to this.
-        world.on_rank_0(lambda: write_results(out, model, data.classes, recipe, start))
-        console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
+        if start:
+            console.print(f"going on after step {start}")
+
+        def open_writer() -> RunWriter:
+            monitor = open_monitor(data.index, data.test, model.encoder.architecture.size, console)
+            return RunWriter(out, trainer, data.classes, monitor, start, execution.keep, console)
+
+        with ExitStack() as running:
+            steps, dtype = range(start, recipe.steps), model.encoder.precision
+            prefetch = world.together(
+                lambda: prefetch_steps(data, recipe, execution, world, size, steps, dtype, console)
+            )
+            running.enter_context(prefetch)
+            writer = world.on_rank_0(lambda: running.enter_context(open_writer()))
+            stop = running.enter_context(StopRequest())
+            Loop(trainer, execution, writer).run(prefetch, stop)
+        if world.device.type == "cuda":
+            console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
+        console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
+        if world.any(stop.requested):  # too late for this run, but not for what would come after it
+            raise KeyboardInterrupt
 
 
 @contextmanager
@@ -93,7 +112,6 @@ def check_runs(recipes: Sequence[Recipe], paths: DataPaths) -> None:
     with only_rank_0_explains():
         for recipe in recipes:
             check_recipe(recipe)
-        for recipe in recipes:
             build_model(recipe, len(open_data(recipe, paths).classes))
 
 
@@ -106,13 +124,10 @@ def _check(recipe: Recipe, execution: Execution, world: World) -> None:
 def _claims(recipe: Recipe, data: TrainingData) -> Claims:
     """What every process of a run must have alike. Each makes its part of every batch by itself: were their recipes
     or data not the same, nothing would stop, and the encoder would be wrong."""
+    versions = {name: version_of(name) for name in ("vivi", "torch", "timm")}
+    flags = {f"--{name.replace('_', '-')}": value for name, value in flat(recipe).items()}
     facts = data.facts()
-    fields = {f"--{name.replace('_', '-')}": value for name, value in flat(recipe).items()}
-    has = {**{name: version_of(name) for name in ("vivi", "torch", "timm")}, **fields}
-    return {
-        **{f"has {name}": (value, str(value)) for name, value in has.items()},
-        **{f"learns from {what},": (facts.get(name), facts.get(at, "")) for name, (what, at) in FINGERPRINTS.items()},
-    }
+    return {**versions, **flags, **{name: facts.get(name, "nothing") for name in FINGERPRINTS}}
 
 
 def _resumable(recipe: Recipe, out: Path) -> Recipe:
@@ -156,40 +171,6 @@ def _restore(trainer: Trainer, out: Path, console: Console) -> int:
     start = world.broadcast_object(world.on_rank_0(read)) or 0
     broadcast_state(model, optimiser, world)
     return start
-
-
-def _take_steps(
-    trainer: Trainer,
-    data: TrainingData,
-    size: MicroBatchSize,
-    start: int,
-    out: Path,
-    execution: Execution,
-    console: Console,
-) -> None:
-    """The steps from `start` on."""
-    recipe, encoder, world = trainer.recipe, trainer.model.encoder, trainer.world
-    if start:
-        console.print(f"going on after step {start}")
-
-    def prefetch_all() -> Prefetch:
-        steps = range(start, recipe.steps)
-        return prefetch_steps(data, recipe, execution, world, size, steps, encoder.precision, console)
-
-    def open_writer() -> RunWriter:
-        monitor = open_monitor(data.index, data.test, encoder.architecture.size, console)
-        return RunWriter(out, trainer, data.classes, monitor, start, execution.keep, console)
-
-    with ExitStack() as stack:
-        prefetch = stack.enter_context(world.together(prefetch_all))
-        writer = world.on_rank_0(lambda: stack.enter_context(open_writer()))
-        stop = stack.enter_context(StopRequest())
-        Loop(trainer, execution, writer).run(prefetch, stop)
-    if world.device.type == "cuda":
-        console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
-    console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
-    if world.any(stop.requested):  # too late for this run, but not for what would come after it
-        raise KeyboardInterrupt
 
 
 def _describe(trainer: Trainer, named: Recipe, data: TrainingData, console: Console) -> None:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -39,31 +40,30 @@ def write_results(
         draw_curves(out, [loss for loss, _ in model.weighted_losses(recipe.loss)])
 
 
+@dataclass
 class RunWriter:
     """Writes a run while it trains, from step `start` on; rank 0 has one. Use it as a context manager."""
 
-    def __init__(
-        self,
-        out: Path,
-        trainer: Trainer,
-        classes: tuple[str, ...],
-        monitor: Monitor,
-        start: int,
-        keep: int,
-        console: Console,
-    ) -> None:
-        self.out, self.trainer, self.classes, self.keep, self.console = out, trainer, classes, keep, console
-        self.monitor = monitor
+    out: Path
+    trainer: Trainer
+    classes: tuple[str, ...]
+    monitor: Monitor
+    start: int
+    keep: int
+    console: Console
+
+    def __post_init__(self) -> None:
+        model, recipe = self.trainer.model, self.trainer.recipe
         self._open = ExitStack()
-        self._log = self._open.enter_context(MetricsLog(out, start or -1))
-        self._progress = self._open.enter_context(ProgressLine("train", trainer.recipe.steps, console, start))
+        self._log = self._open.enter_context(MetricsLog(self.out, self.start or -1))
+        self._progress = self._open.enter_context(ProgressLine("train", recipe.steps, self.console, self.start))
         # What stands in the progress line, of all that is logged, and under which name.
-        losses = [loss for loss, _ in trainer.model.weighted_losses(trainer.recipe.loss)]
+        losses = [loss for loss, _ in model.weighted_losses(recipe.loss)]
         self._shown = {"loss": "loss", **{loss.name: loss.label or loss.name for loss in losses}}
         self._shown |= {name: label for loss in losses for name, label in loss.metrics.items() if label}
         self._shown |= Monitor.SHOWN
         self._latest: dict[str, float] = {}
-        self._pictures = set[str]() if start == 0 else {"augmented", "labelled"}  # that are written
+        self._pictures = set[str]() if self.start == 0 else {"augmented", "labelled"}  # that are written
         self._drawn = -math.inf  # when the curves last were
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
