@@ -112,7 +112,7 @@ def test_a_corpus_that_is_too_large_is_not_kept_or_one_line(index: Index, monkey
     assert keep(index, "auto", 10**6) == (None, [])
     assert refusal(index) == (
         f"--resident on: decoded, the {len(resident.images)} frames of {index.corpus} take more than the 0.0 GiB "
-        "that can be spared; remove it"
+        "to spare; remove it"
     )
 
 

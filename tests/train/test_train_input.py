@@ -170,7 +170,7 @@ def test_a_model_that_says_another_number_of_features_than_it_gives_is_one_line(
 
     timm.models.register_model(tells_wrong)
     line = refusal(corpus, tmp_path / "run", "--encoder.name", "tells_wrong", "--encoder.width", 1)
-    assert "--encoder.name tells_wrong cannot be an encoder: it gives 512 features a frame where timm says 7" in line
+    assert "--encoder.name tells_wrong gives 512 features where timm says 7: choose another" in line
 
 
 def test_damaged_frames_are_named_and_training_goes_on(corpus: Path, tmp_path: Path) -> None:

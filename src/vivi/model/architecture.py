@@ -59,10 +59,8 @@ def architecture_of(settings: recipes.Encoder, size: int) -> Architecture:
     arguments: dict[str, Any] = {}
     if settings.width != 1:
         if not settings.name.startswith("resnetv2") or settings.name.endswith("_bit"):
-            raise UserError(
-                f"--encoder.width is {settings.width:g} in this recipe, and {settings.name} has one width only: "
-                "add --encoder.width 1"
-            )
+            width = f"--encoder.width is {settings.width:g} in this recipe"
+            raise UserError(f"{width}, and {settings.name} has one width only: add --encoder.width 1")
         arguments["width_factor"] = settings.width
     if settings.norm == "group" and not settings.name.startswith("resnetv2"):
         raise UserError(f"--encoder.norm group needs a resnetv2 model, {settings.name} is none")
@@ -113,10 +111,7 @@ def use_patch_strides(backbone: nn.Module) -> None:
     Weights keep their names and shapes, so that plain timm loads the exported encoder, with its own strides.
     """
     if not isinstance(backbone, ResNetV2):
-        raise UserError(
-            "--loss.frame jigsaw and location need a resnetv2 encoder, whose strides they change, "
-            f"not {type(backbone).__name__}: set --encoder.name resnetv2_50"
-        )
+        raise UserError(f"--loss.frame jigsaw and location need a resnetv2 encoder, not {type(backbone).__name__}")
     first = backbone.get_submodule("stages.3.blocks.0")  # only the first block of a stage has a stride
     for module in (*backbone.get_submodule("stem").modules(), *first.modules()):
         if isinstance(module, nn.Conv2d):

@@ -104,14 +104,9 @@ def check_values(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], where
             continue
         if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise UserError(
-                f"{where} holds values that are no plain floating numbers (tensor {name[:200]}, {kind}); "
-                "save it again as float32"
-            )
+            raise UserError(f"{where} holds no plain floating numbers (tensor {name[:200]}, {kind}); save float32")
         if not torch.isfinite(tensor.to(own[name].dtype)).all():
-            raise UserError(
-                f"{where} holds values that are not finite (tensor {name[:200]}); take a copy that is not damaged"
-            )
+            raise UserError(f"{where} holds values that are not finite (tensor {name[:200]}); take another copy")
 
 
 # --- JSON ---
@@ -261,9 +256,6 @@ def read_classifier(run: Path) -> Classifier:
         raise UserError(f"{about} is missing or damaged (a class is there twice)")
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if shapes != {"weight": (len(classes), features), "bias": (len(classes),)}:
-        raise UserError(
-            f"{weights} does not fit {about.name}, which has {len(classes)} classes and {features} features: "
-            "take both files from the same run"
-        )
+        raise UserError(f"{weights} does not fit {about.name}: take both files from the same run")
     check_values(state, {name: torch.empty(0) for name in state}, weights)
     return Classifier(state["weight"].float(), state["bias"].float(), classes)

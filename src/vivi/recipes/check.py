@@ -43,48 +43,36 @@ def _check_augment(recipe: Recipe) -> None:
         ("--augment.crop-aspect", augment.crop_aspect, 1000.0),
     ):
         require(0 < low <= high <= most, f"{flag} {low:g} {high:g} is no range above 0 and up to {most:g}")
-    colours = (("no-hsv", augment.hsv), ("grey 0", augment.grey), ("grey-frames 0", augment.grey_frames))
-    for flag, chosen in colours:
-        require(
-            not chosen or augment.policy == "none",
-            f"--augment.policy {augment.policy} takes the place of all colour: add --augment.{flag}",
-        )
+    for flag, given in (("no-hsv", augment.hsv), ("grey 0", augment.grey), ("grey-frames 0", augment.grey_frames)):
+        policy = f"--augment.policy {augment.policy}"
+        require(not given or augment.policy == "none", f"{policy} replaces all colour: add --augment.{flag}")
     if frame is not None and frame.patches:
         # The encoder's input is 7/2 of a patch's size (Recipe.encoder_size).
         check_ranges(augment, {"size": (SIZES[0], SIZES[1] * 2 // 7)}, "augment.")
+        alone = (
+            f"--loss.frame {frame.name} cuts patches from the whole image, and of --augment it allows the size alone"
+        )
         require(
-            augment == replace(PATCHES, size=augment.size),
-            f"--loss.frame {frame.name} cuts patches from the whole image, and of --augment it allows "
-            "the size alone: start from a recipe that has this loss, jigsaw or rel-pat-loc",
+            augment == replace(PATCHES, size=augment.size), f"{alone}: start from the recipe jigsaw or rel-pat-loc"
         )
 
 
 def _check_batch(recipe: Recipe) -> None:
     """The videos (or images without labels) and the labelled images of a step."""
     batch, images, loss = recipe.batch, recipe.images, recipe.loss
+    videos, labelled, weight = batch.videos > 0, images.count > 0, loss.supervised_weight
     for flag, count in (("--batch.videos", batch.videos), ("--images.count", images.count)):
         require(count % batch.cores == 0, f"{flag} {count} is no multiple of --batch.cores {batch.cores}")
     require(batch.source == "shot" or batch.shots == 1, f"--batch.source {batch.source} needs --batch.shots 1")
     require(batch.source == "frame" or not batch.resample, "--batch.resample needs --batch.source frame")
+    require(videos or labelled, "nothing to learn from: --batch.videos and --images.count are both 0")
+    both = f"--images.count is {images.count}, --loss.supervised-weight {weight:g}"
+    require(labelled == (weight > 0), f"labelled images and their loss need each other: {both}")
+    require(labelled or images == Images(), "other --images fields are about labelled ones: set --images.count")
+    require(labelled or not loss.on_labelled, "--loss.on-labelled needs labelled images: set --images.count")
+    losses = (loss.frame, loss.video)
+    of_labelled = loss.video is None and (loss.frame is None or loss.on_labelled)
     require(
-        batch.videos > 0 or images.count > 0, "nothing to learn from: --batch.videos and --images.count are both 0"
+        videos or of_labelled, "--batch.videos 0 needs --loss.video none, and --loss.frame none or --loss.on-labelled"
     )
-    require(
-        (images.count > 0) == (loss.supervised_weight > 0),
-        f"labelled images and their loss need each other: --images.count is {images.count}, "
-        f"--loss.supervised-weight {loss.supervised_weight:g}",
-    )
-    require(
-        images.count > 0 or images == Images(),
-        "--images.fraction, --images.copies and --images.policy are about labelled images: set --images.count",
-    )
-    require(not loss.on_labelled or images.count > 0, "--loss.on-labelled needs labelled images: set --images.count")
-    require(
-        batch.videos > 0 or (loss.video is None and (loss.frame is None or loss.on_labelled)),
-        "with --batch.videos 0 there are labelled images alone: set --loss.video none, and --loss.frame none or "
-        "--loss.on-labelled",
-    )
-    require(
-        batch.videos == 0 or loss.frame is not None or loss.video is not None,
-        "the videos have no loss: set --loss.frame or --loss.video, or --batch.videos 0",
-    )
+    require(not videos or losses != (None, None), "the videos have no loss: set --loss.frame, or --batch.videos 0")

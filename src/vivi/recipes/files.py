@@ -18,7 +18,6 @@ from vivi.recipes.schema import Recipe
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import read_json
 
-_LONGEST_NAME = 200
 _KIND = "kind"  # of a loss, in JSON
 
 LOSSES: dict[str, dict[str, type[LossSettings] | None]] = {
@@ -46,11 +45,9 @@ def find_recipe(name: str) -> Recipe:
 def read_recipe(path: Path) -> Recipe:
     """A recipe.json; every field must be known and of its type, missing ones have their default."""
     recipe: Recipe = _parse(Recipe, {"name": "", **read_recipe_json(path)}, str(path))
-    if not (recipe.name.isprintable() and 0 < len(recipe.name) <= _LONGEST_NAME):
-        raise UserError(
-            f"{path}: the name {recipe.name[:80]!a} is empty, cannot be printed, or has over {_LONGEST_NAME} "
-            "characters; choose another"
-        )
+    if not (recipe.name.isprintable() and 0 < len(recipe.name) <= 200):
+        name = f"{recipe.name[:80]!a}"
+        raise UserError(f"{path}: the name {name} is empty, too long or cannot be printed; choose another")
     return recipe
 
 
@@ -152,10 +149,7 @@ def _parse(kind: Any, value: Any, where: str, name: str = "") -> Any:
         value = dict(value) if isinstance(value, dict) else {_KIND: "none" if value is None else value}
         chosen, known = value.pop(_KIND, f"of no {_KIND}"), LOSSES[name]
         if not isinstance(chosen, str) or chosen not in known:
-            raise UserError(
-                f"{where}: {name} is {_short(chosen)}; it must be one of {', '.join(known)} (a loss of your own is "
-                "trained by its own script)"
-            )
+            raise UserError(f"{where}: {name} is {_short(chosen)}; it must be one of {', '.join(known)}")
         kind = known[chosen]
         if kind is None:
             return None

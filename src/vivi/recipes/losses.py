@@ -50,10 +50,8 @@ class Exemplar(LossSettings):
     def check(self, recipe: Recipe) -> None:
         check_pairs_of_frames(recipe, "the exemplar loss")
         if self.negatives == "videos":
-            require(
-                recipe.batch.videos // recipe.batch.cores >= 2,
-                "--loss.frame.negatives videos needs at least 2 videos a core: lower --batch.cores",
-            )
+            several = recipe.batch.videos // recipe.batch.cores >= 2
+            require(several, "--loss.frame.negatives videos needs at least 2 videos a core: lower --batch.cores")
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,8 @@ class PatchLoss(LossSettings):
     patches: ClassVar[bool] = True
 
     def check(self, recipe: Recipe) -> None:
-        require(
-            recipe.images.count == 0 and recipe.loss.video is None,
-            f"--loss.frame {self.name} sees patches: it needs --images.count 0 and --loss.video none",
-        )
+        alone = recipe.images.count == 0 and recipe.loss.video is None
+        require(alone, f"--loss.frame {self.name} sees patches: it needs --images.count 0 and --loss.video none")
 
 
 @dataclass(frozen=True)
@@ -102,10 +98,8 @@ class InfoNCE(LossSettings):
     def check(self, recipe: Recipe) -> None:
         batch = recipe.batch
         require(batch.shots >= 2, "InfoNCE predicts shots from shots: --batch.shots must be at least 2")
-        require(
-            1 <= self.ahead < batch.shots,
-            f"--loss.video.ahead {self.ahead} must be between 1 and {batch.shots - 1}, one less than --batch.shots",
-        )
+        most = f"{batch.shots - 1}, one less than --batch.shots"
+        require(1 <= self.ahead < batch.shots, f"--loss.video.ahead {self.ahead} must be between 1 and {most}")
         videos = batch.videos // batch.cores if self.across == "core" else batch.videos
         require(videos >= 2, "InfoNCE has no negatives: set --loss.video.across all, or lower --batch.cores")
         require(not self.both_ways or batch.shots == 2, "--loss.video.both-ways needs --batch.shots 2")

@@ -48,10 +48,8 @@ class World:
     def share_of(self, cores: int) -> range:
         """Which cores of the batch this process computes."""
         if cores % self.size:
-            raise UserError(
-                f"{self.size} processes cannot share {cores} cores evenly: start a number of processes that divides "
-                f"{cores}, or set --batch.cores"
-            )
+            remedy = "start another number of processes, or set --batch.cores"
+            raise UserError(f"{self.size} processes cannot share {cores} cores evenly: {remedy}")
         share = cores // self.size
         return range(self.rank * share, (self.rank + 1) * share)
 
@@ -174,10 +172,8 @@ def _variable(name: str, allowed: range) -> int:
     """A number that torchrun sets in the environment, else the least."""
     text = os.environ.get(name, str(allowed[0]))
     if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) not in allowed:
-        raise UserError(
-            f"the environment variable {name} is {text[:80]!r}; it must be a number from {allowed[0]} to "
-            f"{allowed[-1]}: start the processes with torchrun, or correct it"
-        )
+        number = f"it must be a number from {allowed[0]} to {allowed[-1]}, as torchrun sets it"
+        raise UserError(f"the environment variable {name} is {text[:80]!r}; {number}")
     return int(text)
 
 

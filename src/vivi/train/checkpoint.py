@@ -86,9 +86,7 @@ def _checkpoints(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be read ({error.strerror}); fix that and run the same command again"
-        ) from None
+        raise UserError(f"{folder} cannot be read ({error.strerror}); fix that and run it again") from None
     return sorted((path for path in entries if re.fullmatch(r"step-\d+\.safetensors", path.name)), key=_step)
 
 

@@ -166,9 +166,7 @@ def keep_resident(
     most = max(on_gpu, on_host)
     size = decoded_bytes(source, most)
     resident = None
-    why_not = (
-        f"decoded, the {frames:,} frames of {corpus} take more than the {most / 2**30:.1f} GiB that can be spared"
-    )
+    why_not = f"decoded, the {frames:,} frames of {corpus} take more than the {most / 2**30:.1f} GiB to spare"
     if size is not None:
         keep_on = world.device if size <= on_gpu else torch.device("cpu")
         threads = reading_threads(execution, most=available_cores())

@@ -22,6 +22,9 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import LARGE, fsync_file, read_file, storage, write_atomically
@@ -41,9 +44,6 @@ class MetricsLog:
     """
 
     def __init__(self, run: Path, restored_step: int) -> None:
-        # Imported here and below: TensorBoard takes a while, and only training needs it.
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-
         path = run / "metrics.jsonl"
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
         with storage(path):
@@ -57,8 +57,6 @@ class MetricsLog:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Adds the numbers of a step."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         _append(self._lines, json.dumps({"step": step, **finite}, allow_nan=False).encode() + b"\n")
         parts = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
@@ -66,14 +64,11 @@ class MetricsLog:
 
     def picture(self, name: str, step: int, picture: NDArray[np.uint8]) -> None:
         """Shows a picture (height, width, 3) in TensorBoard."""
-        from torch.utils.tensorboard.summary import image
+        from torch.utils.tensorboard.summary import image  # here: it takes a while
 
         self._write_event(step, summary=image(name, picture, dataformats="HWC"))
 
     def _write_event(self, step: int, **content: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
         record = io.BytesIO()
         RecordWriter(record).write(Event(wall_time=time.time(), step=step, **content).SerializeToString())
         _append(self._events, record.getvalue())

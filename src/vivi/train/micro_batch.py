@@ -34,24 +34,22 @@ def choose_size(
     Of the labelled images it is as many as the encoder then sees about as many pictures: a few at a time would leave
     a GPU idle, and another shape is another graph to compile where there are no batch statistics.
     """
-    chosen, on_gpu = execution.micro_batch, device.type == "cuda"
+    chosen, size, on_gpu = execution.micro_batch, recipe.augment.size, device.type == "cuda"
     if chosen and cores % chosen:
         raise UserError(f"--micro-batch {chosen} does not divide this process's number of cores, {cores}, evenly")
     share = _COMPILED_CUDA_SHARE if execution.compiles(on_gpu) else _CUDA_SHARE
     room = share * torch.cuda.mem_get_info(device)[0] if on_gpu else _CPU_BYTES
     try:
-        each = activation_bytes(model, recipe.augment.size, device)
+        each = activation_bytes(model, size, device)
     except (RuntimeError, ValueError, AssertionError) as error:
-        raise UserError(
-            f"{recipe.encoder.name} cannot take frames of {recipe.augment.size} px ({first_line(error)}): "
-            "set --augment.size"
-        ) from None
+        reason = f"cannot take frames of {size} px ({first_line(error)})"
+        raise UserError(f"{recipe.encoder.name} {reason}: set --augment.size") from None
     frames, images = frames_of_encoder(model, recipe)
     fit = room // (max(frames, images) // recipe.batch.cores * each)  # one after the other, see step.py
-    sizes = [count for count in range(1, cores + 1) if cores % count == 0]
-    videos = chosen or max(size for size in sizes if size <= max(1, fit))
+    counts = [count for count in range(1, cores + 1) if cores % count == 0]
+    videos = chosen or max(count for count in counts if count <= max(1, fit))
     most = videos * max(1, frames // max(images, 1))
-    return MicroBatchSize(videos, max(size for size in sizes if size % videos == 0 and size <= most))
+    return MicroBatchSize(videos, max(count for count in counts if count % videos == 0 and count <= most))
 
 
 def frames_of_encoder(model: Vivi, recipe: Recipe) -> tuple[int, int]:
@@ -77,11 +75,8 @@ def activation_bytes(model: Vivi, size: int, device: torch.device) -> int:
     keep = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
     with model.encoder.without_collecting_statistics(), keep:
         h = model.encoder(frames)  # keeps the tensors alive, so that no address is used twice
-    if h.shape[-1] != model.encoder.features:
-        name = model.encoder.architecture.name
-        raise UserError(
-            f"--encoder.name {name} cannot be an encoder: it gives {h.shape[-1]} features a frame where timm says "
-            f"{model.encoder.features}"
-        )
+    name, own = model.encoder.architecture.name, model.encoder.features
+    if h.shape[-1] != own:
+        raise UserError(f"--encoder.name {name} gives {h.shape[-1]} features where timm says {own}: choose another")
     del h
     return max(1, sum(kept.values()) // 2)

@@ -22,12 +22,6 @@ from vivi.runtime.storage import read_json, storage, write_atomically
 if TYPE_CHECKING:
     from vivi.train.data import TrainingData
 
-# What a run learns from: where another fingerprint is said, in words, and the place that it is of.
-FINGERPRINTS = {
-    "corpus_fingerprint": ("another corpus", "corpus"),
-    "images_fingerprint": ("other images", "images"),
-    "labels_fingerprint": ("the labels of other images", "images"),
-}
 # What write_atomically leaves behind of our files when it is killed.
 _LEFTOVERS = re.compile(r"(recipe\.json|run\.json|metrics\.jsonl|\w+\.png|(encoder|classifier)\.\w+)\.\d+\.tmp")
 
@@ -53,14 +47,12 @@ def open_run(out: Path, recipe: Recipe, named: Recipe, data: TrainingData) -> No
     if check_folder(out, recipe):
         _check_same_data(out, _about(out), data.facts())
     else:
+        versions = {"python": platform.python_version(), **{name: version_of(name) for name in ("torch", "timm")}}
         about = {
             **data.facts(),
             "recipe": {name: value for name, value in flat(recipe).items() if name != "steps"},
             "overridden": {name: {"from": old, "to": new} for name, (old, new) in differences(named, recipe).items()},
-            "versions": {
-                "python": platform.python_version(),
-                **{name: version_of(name) for name in ("torch", "timm")},
-            },
+            "versions": versions,
         }
         write_atomically(out / "run.json", json.dumps(about, indent=2).encode() + b"\n")
     with storage(out):
@@ -94,10 +86,7 @@ def _check_same_recipe(out: Path, recipe: Recipe) -> None:
     begun = _about(out).get("recipe", last)  # of an older version, run.json does not have it
     for name in dict.fromkeys([*begun, *now]):
         if name not in now:
-            raise UserError(
-                f"{out} was begun by another version of vivi, with a field {name[:80]} that this one does not have; "
-                "go on with that version, or choose another --out"
-            )
+            raise UserError(f"{out} was begun by another vivi, with a field {name[:80]}: use that, or another --out")
         # Perhaps it was begun by a version that did not have every field yet.
         before = begun[name] if name in begun else default_of(recipe, name)
         if before != now[name] and name != "steps":
@@ -114,9 +103,11 @@ def _check_same_recipe(out: Path, recipe: Recipe) -> None:
 
 
 def _check_same_data(out: Path, before: Mapping[str, Any], now: Mapping[str, str]) -> None:
-    for name, (what, place) in FINGERPRINTS.items():
-        if name in now and now[name] != before.get(name):
-            raise UserError(
-                f"{out} was begun on {what} than {now[place]}: give {before.get(place, 'that')} as it was then, or "
-                "choose a new --out"
-            )
+    for name, what, place in (
+        ("corpus_fingerprint", "another corpus", "corpus"),
+        ("images_fingerprint", "other images", "images"),
+        ("labels_fingerprint", "the labels of other images", "images"),
+    ):
+        if before.get(name) != now.get(name):
+            then = f"give {before.get(place)} as it was then, or choose another --out"
+            raise UserError(f"{out} was begun on {what} than {now.get(place)}: {then}")

@@ -79,10 +79,7 @@ class Execution:
     def check(self, recipe: Recipe) -> None:
         """Raises where a value is out of its range, or does not go with the recipe."""
         check_numbers(self)
-        require(
-            not self.micro_batch or recipe.batch.cores % self.micro_batch == 0,
-            f"--micro-batch {self.micro_batch} does not divide --batch.cores {recipe.batch.cores} evenly; "
-            "0 takes as many as fit into memory",
-        )
+        at_once, cores = self.micro_batch or 1, recipe.batch.cores
+        require(cores % at_once == 0, f"--micro-batch {at_once} does not divide --batch.cores {cores} evenly")
         videos = recipe.learns_from_videos or self.resident != "on"
         require(videos, f"{recipe.name} learns from no videos: remove --resident")

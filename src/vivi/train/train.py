@@ -28,7 +28,7 @@ from vivi.train.data import TrainingData, open_data, prefetch_steps
 from vivi.train.loop import Loop, Trainer
 from vivi.train.micro_batch import MicroBatchSize, choose_size
 from vivi.train.monitor import MOST_IMAGES, open_monitor
-from vivi.train.run import FINGERPRINTS, open_run, version_of
+from vivi.train.run import open_run, version_of
 from vivi.train.settings import DataPaths, Execution
 from vivi.train.writer import RunWriter, write_results
 
@@ -61,7 +61,7 @@ def train(
         world.on_rank_0(lambda: _describe(trainer, named, data, console))
         if start >= recipe.steps:
             # Once more, in case the run was killed before it came to this.
-            world.on_rank_0(lambda: write_results(out, model, data.classes, recipe, start))
+            world.on_rank_0(lambda: write_results(out, trainer, data.classes, start))
             console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
             return
         if start:
@@ -94,9 +94,7 @@ def _failures_explained() -> Iterator[None]:
         yield
     except StorageError as error:
         remedy = "make room" if error.full else "fix that"
-        raise UserError(
-            f"cannot write {error}; what was saved before is intact: {remedy} and run the same command again"
-        ) from error
+        raise UserError(f"cannot write {error}; what was saved is intact: {remedy} and run it again") from error
     except (MemoryError, RuntimeError) as error:
         on_gpu = isinstance(error, torch.OutOfMemoryError)
         if not on_gpu and not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
@@ -126,8 +124,8 @@ def _claims(recipe: Recipe, data: TrainingData) -> Claims:
     or data not the same, nothing would stop, and the encoder would be wrong."""
     versions = {name: version_of(name) for name in ("vivi", "torch", "timm")}
     flags = {f"--{name.replace('_', '-')}": value for name, value in flat(recipe).items()}
-    facts = data.facts()
-    return {**versions, **flags, **{name: facts.get(name, "nothing") for name in FINGERPRINTS}}
+    prints = {name: fact for name, fact in data.facts().items() if name.endswith("fingerprint")}
+    return {**versions, **flags, **prints}
 
 
 def _resumable(recipe: Recipe, out: Path) -> Recipe:

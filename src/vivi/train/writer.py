@@ -14,8 +14,6 @@ from rich.console import Console
 from torch import Tensor
 
 from vivi.model.files import Classifier, write_classifier, write_encoder
-from vivi.model.vivi import Vivi
-from vivi.recipes import Recipe
 from vivi.runtime.progress import ProgressLine
 from vivi.train.checkpoint import save, state_tensors
 from vivi.train.metrics import MetricsLog
@@ -28,10 +26,9 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_CURVES = 30  # a drawing takes one
 
 
-def write_results(
-    out: Path, model: Vivi, classes: tuple[str, ...], recipe: Recipe, step: int, draw: bool = True
-) -> None:
+def write_results(out: Path, trainer: Trainer, classes: tuple[str, ...], step: int, draw: bool = True) -> None:
     """The encoder, the classifier where there is one, and the curves."""
+    model, recipe = trainer.model, trainer.recipe
     write_encoder(out, model.encoder, recipe.name, step)
     if model.supervised_loss is not None:
         head = model.supervised_loss.head
@@ -88,11 +85,11 @@ class RunWriter:
 
     def save(self, step: int, draw: bool) -> None:
         """A checkpoint, the encoder as it is, and now and then the curves."""
-        model, recipe = self.trainer.model, self.trainer.recipe
         self._log.sync()
-        save(self.out / "checkpoints", step, state_tensors(model, self.trainer.optimiser), self.keep)
+        tensors = state_tensors(self.trainer.model, self.trainer.optimiser)
+        save(self.out / "checkpoints", step, tensors, self.keep)
         draw = draw or time.monotonic() - self._drawn > _SECONDS_BETWEEN_CURVES
-        write_results(self.out, model, self.classes, recipe, step, draw)
+        write_results(self.out, self.trainer, self.classes, step, draw)
         if draw:
             self._drawn = time.monotonic()
 
