@@ -3,9 +3,8 @@
     run/checkpoints/step-00000030.safetensors             all tensors after 30 steps
     run/checkpoints/step-00000030.safetensors.damaged     one that failed its check, set aside
 
-A checkpoint is one safetensors file. Its metadata holds the step, the format version, and a checksum of both and of
-the name, type, shape and bytes of every tensor. One process writes a run's checkpoints and restores from them.
-The tensors are the model's weights and statistics, and the optimiser's momentum.
+A checkpoint is one safetensors file: the model's weights and statistics, and the optimiser's momentum. Its metadata
+holds the step, the format version, and a checksum of both and of every tensor. One process writes and reads them.
 """
 
 from __future__ import annotations

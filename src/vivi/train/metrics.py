@@ -37,10 +37,8 @@ class MetricsLog:
     """Writes a run's numbers and pictures; one process of a run has one.
 
     `restored_step` is the step of the checkpoint the run goes on from, -1 for a new run: what was logged after it,
-    and a line that was torn, is cut, as those steps are run again.
-
-    TensorBoard's events are not written by torch's SummaryWriter: that one works in a thread of its own, where a full
-    disk ends in a traceback on the screen and the run learns of it later, if at all.
+    and a line that was torn, is cut, as those steps are run again. TensorBoard's events are not written by torch's
+    SummaryWriter, which works in a thread of its own: there a full disk ends in a traceback, and the run goes on.
     """
 
     def __init__(self, run: Path, restored_step: int) -> None:

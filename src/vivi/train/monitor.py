@@ -4,10 +4,9 @@ video or their class, and does the classifier name it?"""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from vivi.model.vivi import Vivi
 from vivi.runtime.console import warn
 
 _BATCH = 256  # frames that the encoder sees at once
-MOST_IMAGES = 1000  # test images that are watched: they stay in memory
+_MOST_IMAGES = 1000  # test images that are watched: they stay in memory
 
 
 # --- what is measured ---
@@ -143,7 +142,7 @@ def middle_squares(images: Sequence[Image], size: int) -> Tensor:
 
 def watched_images(images: LabelledImages, size: int) -> Watched:
     """Some images, evenly over all."""
-    squares, labels, unreadable = sample_squares(images, size, MOST_IMAGES)
+    squares, labels, unreadable = sample_squares(images, size, _MOST_IMAGES)
     first = f"{len(unreadable):,}; the first is {unreadable[0]}" if unreadable else ""
     note = f"unreadable test images, left out: {first}" if first else ""
     return Watched(squares, labels, torch.arange(len(labels)), note)
@@ -156,7 +155,6 @@ def watched_images(images: LabelledImages, size: int) -> Watched:
 class Monitor:
     """What a run is watched on; either may be missing."""
 
-    SHOWN: ClassVar[Mapping[str, str]] = {"retrieval": "retrieval", "top1": "top-1"}  # in the progress line
     held_out: Watched | None
     test: Watched | None
 

@@ -27,7 +27,7 @@ from vivi.train.checkpoint import broadcast_state, load_state, restore
 from vivi.train.data import TrainingData, open_data, prefetch_steps
 from vivi.train.loop import Loop, Trainer
 from vivi.train.micro_batch import MicroBatchSize, choose_size
-from vivi.train.monitor import MOST_IMAGES, open_monitor
+from vivi.train.monitor import open_monitor
 from vivi.train.run import open_run, version_of
 from vivi.train.settings import DataPaths, Execution
 from vivi.train.writer import RunWriter, write_results
@@ -192,8 +192,7 @@ def _describe(trainer: Trainer, named: Recipe, data: TrainingData, console: Cons
     if isinstance(videos, ImageSource):
         lines.append(f"{videos.images.source}: {len(videos.images):,} images, their labels unused")
     if data.labelled is not None:
-        watched = f", {MOST_IMAGES:,} of them watched" if data.test and len(data.test) > MOST_IMAGES else ""
-        tests = f", {len(data.test):,} test images{watched}" if data.test else ", no test images (--images-test)"
+        tests = f", {len(data.test):,} test images" if data.test else ", no test images (--images-test)"
         count, classes = len(data.labelled), len(data.classes)
         lines.append(f"{data.labelled.source}: {count:,} labelled images of {classes:,} classes{tests}")
     for line in lines:

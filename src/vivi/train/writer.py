@@ -58,7 +58,7 @@ class RunWriter:
         losses = [loss for loss, _ in model.weighted_losses(recipe.loss)]
         self._shown = {"loss": "loss", **{loss.name: loss.label or loss.name for loss in losses}}
         self._shown |= {name: label for loss in losses for name, label in loss.metrics.items() if label}
-        self._shown |= Monitor.SHOWN
+        self._shown |= {"retrieval": "retrieval", "top1": "top-1"}
         self._latest: dict[str, float] = {}
         self._pictures = set[str]() if self.start == 0 else {"augmented", "labelled"}  # that are written
         self._drawn = -math.inf  # when the curves last were
