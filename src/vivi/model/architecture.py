@@ -45,8 +45,8 @@ class Architecture:
                 self.name, pretrained=pretrained, num_classes=0, **self.arguments, **layers
             )
         except Exception as error:
-            weights = " with its pretrained weights (is there a network, or a filled cache of the hub?)"
-            raise UserError(f"timm cannot make {self}{weights * pretrained}: {first_line(error)}") from None
+            hint = "; is there a network, or a filled cache of the hub?" if pretrained else ""
+            raise UserError(f"timm cannot make {self}: {first_line(error)}{hint}") from None
         if self.patch_strides:
             use_patch_strides(model)
         return model

@@ -49,12 +49,8 @@ def _check_augment(recipe: Recipe) -> None:
     if frame is not None and frame.patches:
         # The encoder's input is 7/2 of a patch's size (Recipe.encoder_size).
         check_ranges(augment, {"size": (SIZES[0], SIZES[1] * 2 // 7)}, "augment.")
-        alone = (
-            f"--loss.frame {frame.name} cuts patches from the whole image, and of --augment it allows the size alone"
-        )
-        require(
-            augment == replace(PATCHES, size=augment.size), f"{alone}: start from the recipe jigsaw or rel-pat-loc"
-        )
+        alone = f"--loss.frame {frame.name} cuts patches, and of --augment it allows the size alone"
+        require(augment == replace(PATCHES, size=augment.size), f"{alone}: start from jigsaw or rel-pat-loc")
 
 
 def _check_batch(recipe: Recipe) -> None:
@@ -70,9 +66,7 @@ def _check_batch(recipe: Recipe) -> None:
     require(labelled == (weight > 0), f"labelled images and their loss need each other: {both}")
     require(labelled or images == Images(), "other --images fields are about labelled ones: set --images.count")
     require(labelled or not loss.on_labelled, "--loss.on-labelled needs labelled images: set --images.count")
-    losses = (loss.frame, loss.video)
-    of_labelled = loss.video is None and (loss.frame is None or loss.on_labelled)
-    require(
-        videos or of_labelled, "--batch.videos 0 needs --loss.video none, and --loss.frame none or --loss.on-labelled"
-    )
-    require(not videos or losses != (None, None), "the videos have no loss: set --loss.frame, or --batch.videos 0")
+    fits = videos or (loss.video is None and (loss.frame is None or loss.on_labelled))
+    require(fits, "--batch.videos 0 needs --loss.video none, and --loss.frame none or --loss.on-labelled")
+    has_loss = loss.frame is not None or loss.video is not None
+    require(has_loss or not videos, "the videos have no loss: set --loss.frame or --loss.video, or --batch.videos 0")

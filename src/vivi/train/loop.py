@@ -51,6 +51,8 @@ class Loop:
 
     def __init__(self, trainer: Trainer, execution: Execution, writer: RunWriter | None) -> None:
         self.trainer, self.execution, self.writer = trainer, execution, writer
+        # Each process names what it met itself.
+        self.console = writer.console if writer is not None else SafeConsole(stderr=True)
         self.damaged: set[str] = set()
         # Of the steps since the last check: looking at every step would make the host wait for the device.
         self.unchecked: list[tuple[int, Metrics]] = []
@@ -89,14 +91,12 @@ class Loop:
 
     def _watched(self, name: str, micro_batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         """The micro-batches; on their way the first one is written as a picture, and what is damaged is named."""
-        # Each process names what it met itself.
-        console = self.writer.console if self.writer is not None else SafeConsole(stderr=True)
         for micro_batch in micro_batches:
             if self.writer is not None:
                 self.writer.write_picture_once(name, micro_batch.frames[0])
             for line in sorted({*micro_batch.damaged} - self.damaged):
                 self.damaged.add(line)
-                warn(console, line)
+                warn(self.console, line)
             yield micro_batch
 
     def _checked_metrics(self) -> dict[str, float]:
