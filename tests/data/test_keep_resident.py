@@ -61,7 +61,7 @@ def keep(
     """The frames in memory, if they are kept, and what is said."""
     console, execution = recording(), Execution(resident=resident, threads=1)
     source = CorpusSource(index, recipe.batch, 0)
-    return keep_resident(source, recipe, execution, world or World(CPU), steps, console), lines(console)
+    return keep_resident(source, execution, world or World(CPU), steps, console), lines(console)
 
 
 def refusal(index: Index) -> str:
@@ -112,7 +112,7 @@ def test_a_corpus_that_is_too_large_is_not_kept_or_one_line(index: Index, monkey
     assert keep(index, "auto", 10**6) == (None, [])
     assert refusal(index) == (
         f"--resident on: decoded, the {len(resident.images)} frames of {index.corpus} take more than the 0.0 GiB "
-        "that can be spared; remove it"
+        "to spare; remove it"
     )
 
 
@@ -230,6 +230,6 @@ def test_a_corpus_is_kept_on_the_gpu_if_it_fits_there(index: Index, monkeypatch:
     for room, kind in (((10**8, 10**8), "cuda"), ((1000, 10**8), "cpu")):
         monkeypatch.setattr("vivi.train.data.memory_to_spare", lambda device, room=room: room)
         console = recording()
-        resident = keep_resident(source, RECIPE, Execution(resident="on"), World(gpu), 1, console)
+        resident = keep_resident(source, Execution(resident="on"), World(gpu), 1, console)
         assert resident is not None and resident.images.memory.device.type == kind
         assert ("on the GPU" if kind == "cuda" else "in memory") in lines(console)[-1]

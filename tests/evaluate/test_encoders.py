@@ -295,7 +295,7 @@ def test_files_that_do_not_fit_or_cannot_be_read_get_one_line(tmp_path: Path) ->
         ("timm:resnet1", {}, "did you mean resnet18"),
         ("untrained:vivi-ex5", {}, "did you mean vivi-ex"),
         ("untrained:qqqqqqqqqq", {}, "neither a recipe nor a model of timm"),
-        ("untrained:none.json", {}, "none.json cannot be read"),
+        ("untrained:none.json", {}, "none.json is missing or damaged"),
         ("untrained:resnet10t", {"size": -1}, "--size is -1"),
         ("untrained:resnet10t", {"weights": Path("some.pth")}, "--weights some.pth goes with timm:NAME only"),
         ("untrained:vit_tiny_patch16_224", {"size": 9}, "9 px"),

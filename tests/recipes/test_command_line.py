@@ -212,11 +212,11 @@ def test_a_folder_that_cannot_be_the_run_is_said_before_torch_is_imported(corpus
     (tmp_path / "recipe.json").write_text(recipe_json(RECIPES["vivi-ex4-tiny"]))
     (tmp_path / "run.json").write_text("{}")
     assert "begun with --loss.video-weight 0.2, not 0.3" in without_torch(*flags, "--loss.video-weight", "0.3")
-    assert "it can be continued to more, not to 700" in without_torch(*flags, "--steps", "700")
+    assert "has --steps 800, not 700: it can be continued to more" in without_torch(*flags, "--steps", "700")
     cosine = replace(RECIPES["vivi-ex4-tiny"], optimiser=replace(Optimiser(), schedule="cosine"))
     (tmp_path / "recipe.json").write_text(recipe_json(cosine))
     longer = without_torch("train", str(tmp_path), *flags[2:], "--steps", "900")
-    assert "begun with --steps 800, at which its cosine ends" in longer
+    assert "has --steps 800, not 900: its cosine ends there" in longer
     (tmp_path / "file").write_text("")
     assert "Not a directory" in without_torch(*flags[:-1], str(tmp_path / "file"))
 

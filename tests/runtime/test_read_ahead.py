@@ -155,7 +155,7 @@ def test_the_items_of_a_generator_come_in_order_from_another_thread(ahead: int, 
             yield number
 
     assert list(in_background(items(), ahead)) == list(range(count))
-    assert made_in == ({"background"} if count else set())
+    assert made_in == ({"background_0"} if count else set())
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 10])
@@ -208,7 +208,7 @@ def test_closing_closes_the_generator_in_its_thread_and_waits_for_that(taken: in
     for number in range(taken):
         assert next(results) == number
     results.close()
-    assert closed_in == ["background"]
+    assert closed_in == ["background_0"]
 
 
 def test_closing_waits_for_the_item_that_is_being_made() -> None:

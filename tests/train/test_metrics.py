@@ -62,11 +62,10 @@ def test_a_line_begins_with_its_step_and_keeps_the_order_given(tmp_path: Path) -
 
 
 def test_each_line_is_there_as_soon_as_it_is_logged(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path, -1)
-    log.log(1, {"loss": 0.5})
-    assert read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}]
-    assert scalars(tmp_path, "loss") == [(1, 0.5)]
-    log.close()
+    with MetricsLog(tmp_path, -1) as log:
+        log.log(1, {"loss": 0.5})
+        assert read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}]
+        assert scalars(tmp_path, "loss") == [(1, 0.5)]
 
 
 @pytest.mark.parametrize(

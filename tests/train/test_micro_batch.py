@@ -81,5 +81,5 @@ def test_measuring_a_frame_leaves_the_statistics_alone() -> None:
 def test_a_backbone_with_other_features_than_timm_says_cannot_be_an_encoder() -> None:
     _, model = thin("vivi-ex4")
     model.encoder.features += 1
-    with pytest.raises(UserError, match="cannot be an encoder: it gives 64 features a frame where timm says 65"):
+    with pytest.raises(UserError, match="gives 64 features where timm says 65"):
         activation_bytes(model, 32, CPU)

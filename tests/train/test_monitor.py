@@ -93,23 +93,19 @@ def slow_retrieval(vectors: Tensor, videos: Tensor, shots: Tensor) -> tuple[floa
 
 
 @pytest.mark.parametrize(("frames", "videos", "shots"), [(2, 1, 2), (12, 3, 2), (50, 8, 3), (70, 30, 2), (40, 5, 1)])
-def test_retrieval_is_that_of_a_search_frame_by_frame(
-    frames: int, videos: int, shots: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retrieval_is_that_of_a_search_frame_by_frame(frames: int, videos: int, shots: int) -> None:
     random = torch.Generator().manual_seed(frames)
     of_video = torch.randint(videos, (frames,), generator=random)
     of_shot = torch.randint(shots, (frames,), generator=random)
     vectors = torch.randn(videos, 6, generator=random)[of_video] + torch.randn(frames, 6, generator=random)
     expected = slow_retrieval(vectors, of_video, of_shot)
-    for chunk in (1024, 7):
-        monkeypatch.setattr("vivi.train.monitor._CHUNK", chunk)
-        for numbers in (of_shot, of_video * shots + of_shot):  # shots counted in their video, or in all
-            found = retrieval(vectors, of_video, numbers)
-            if expected is None:
-                assert found is None
-            else:
-                assert found is not None
-                assert found == pytest.approx(expected, abs=1e-6)
+    for numbers in (of_shot, of_video * shots + of_shot):  # shots counted in their video, or in all
+        found = retrieval(vectors, of_video, numbers)
+        if expected is None:
+            assert found is None
+        else:
+            assert found is not None
+            assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_retrieval_is_perfect_for_features_of_the_video_and_near_chance_for_random_ones() -> None:
@@ -127,10 +123,10 @@ def test_retrieval_is_perfect_for_features_of_the_video_and_near_chance_for_rand
 
 def chosen(counts: list[int], test: list[bool], videos: int = 128) -> tuple[list[tuple[int, int]], str]:
     first_shot = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    choice = choose_shots(first_shot, np.array(test), videos)
-    for video, shot in zip(choice.videos, choice.shots, strict=True):
+    pairs, note = choose_shots(first_shot, np.array(test), videos)
+    for video, shot in pairs:
         assert first_shot[video] <= shot < first_shot[video + 1]
-    return [(int(v), int(s - first_shot[v])) for v, s in zip(choice.videos, choice.shots, strict=True)], choice.note
+    return [(video, int(shot - first_shot[video])) for video, shot in pairs], note
 
 
 def test_held_out_videos_of_two_shots_are_chosen() -> None:

@@ -185,7 +185,7 @@ def test_a_fraction_uses_as_many_labels_of_every_class(photos: Path, tmp_path: P
         ("vivi-ex4-co100-tiny", ["--images", "{photos}"], "vivi-ex4-co100-tiny learns from videos: give a corpus"),
         ("ex-imagenet-tiny", ["--corpus", "{corpus}"], "ex-imagenet-tiny learns from no videos: remove --corpus"),
         ("vivi-ex4-tiny", ["--corpus", "{corpus}", "--images", "{photos}"], "learns from no images: remove --images"),
-        ("vivi-ex4-tiny", ["--corpus", "{corpus}", "--images-test", "x"], "remove --images-list and --images-test"),
+        ("vivi-ex4-tiny", ["--corpus", "{corpus}", "--images-test", "x"], "from no images: remove --images-test"),
         ("ex-imagenet-tiny", ["--images", "{photos}/nowhere"], "nowhere"),
         (
             "ex-imagenet-tiny",

@@ -66,7 +66,7 @@ def test_a_field_that_does_not_exist_is_said(corpus: Path, tmp_path: Path) -> No
 def test_a_run_of_another_recipe_or_corpus_is_refused(whole: Path, corpus: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     other = refusal(corpus, whole, "--steps", 30, recipe="ex-yt-s-tiny")
-    assert "is a run of vivi-ex4-tiny, not of ex-yt-s-tiny" in other
+    assert "begun with the recipe vivi-ex4-tiny, not ex-yt-s-tiny" in other
     changed = refusal(corpus, whole, "--steps", 30, "--loss.frame.margin", 0.3)
     assert "begun with --loss.frame.margin 0.5, not 0.3" in changed
     replaced = refusal(corpus, whole, "--steps", 30, "--loss.video", "order")
@@ -81,7 +81,7 @@ def test_a_run_of_another_recipe_or_corpus_is_refused(whole: Path, corpus: Path,
     about = json.loads((moved / "run.json").read_text())
     (moved / "run.json").write_text(json.dumps({**about, "corpus": str(grown)}))
     line = refusal(grown, moved, "--steps", 31)
-    assert f"{grown} has changed since {moved} was begun; bring it back" in line
+    assert f"was begun on another corpus than {grown}: give {grown} as it was then" in line
     assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
 
 
@@ -170,7 +170,7 @@ def test_a_model_that_says_another_number_of_features_than_it_gives_is_one_line(
 
     timm.models.register_model(tells_wrong)
     line = refusal(corpus, tmp_path / "run", "--encoder.name", "tells_wrong", "--encoder.width", 1)
-    assert "--encoder.name tells_wrong cannot be an encoder: it gives 512 features a frame where timm says 7" in line
+    assert "--encoder.name tells_wrong gives 512 features where timm says 7: choose another" in line
 
 
 def test_damaged_frames_are_named_and_training_goes_on(corpus: Path, tmp_path: Path) -> None:

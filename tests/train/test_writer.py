@@ -19,8 +19,8 @@ from torch import Tensor
 
 from vivi.losses import Exemplar, InfoNCE, Jigsaw, Loss, Rotation, Supervised
 from vivi.model.files import read_classifier
-from vivi.model.vivi import Vivi, build_model
-from vivi.recipes import RECIPES, Recipe
+from vivi.model.vivi import build_model
+from vivi.recipes import RECIPES
 from vivi.runtime.distributed import World
 from vivi.train import writer as writer_module
 from vivi.train.checkpoint import restore
@@ -34,7 +34,7 @@ CPU = World(torch.device("cpu"))
 NOTHING = Monitor(None, None)
 
 
-def small(name: str = "vivi-ex4-tiny") -> tuple[Recipe, Vivi]:
+def trainer_of(name: str = "vivi-ex4-tiny") -> Trainer:
     recipe = RECIPES[name]
     recipe = replace(
         recipe,
@@ -42,17 +42,17 @@ def small(name: str = "vivi-ex4-tiny") -> tuple[Recipe, Vivi]:
         batch=replace(recipe.batch, videos=min(4, recipe.batch.videos), cores=2),
         augment=replace(recipe.augment, size=32),
     )
-    return recipe, build_model(recipe, 3 if recipe.images.count else 0)
+    return Trainer(build_model(recipe, 3 if recipe.images.count else 0), recipe, CPU)
 
 
 @contextmanager
 def writing(
-    out: Path, recipe: Recipe, model: Vivi, monitor: Monitor = NOTHING, start: int = 0
+    out: Path, trainer: Trainer, monitor: Monitor = NOTHING, start: int = 0
 ) -> Iterator[tuple[RunWriter, io.StringIO]]:
     """The writer of a run, and what it prints."""
     printed = io.StringIO()
     console = Console(file=printed, width=10_000)
-    with RunWriter(out, recipe, model, ("a", "b", "c"), monitor, start, 3, console) as writer:
+    with RunWriter(out, trainer, ("a", "b", "c"), monitor, start, 3, console) as writer:
         yield writer, printed
 
 
@@ -60,7 +60,6 @@ def writing(
 
 
 def test_each_loss_and_its_metrics_stand_in_the_progress_line_by_their_labels(tmp_path: Path) -> None:
-    recipe, model = small("vivi-ex4-co100-tiny")
     values = {
         "loss": 3.25,
         "infonce": 2.0,
@@ -72,7 +71,7 @@ def test_each_loss_and_its_metrics_stand_in_the_progress_line_by_their_labels(tm
         "gradient_norm": 9.0,
         "frames_per_second": 12345.6,
     }
-    with writing(tmp_path, recipe, model) as (writer, printed):
+    with writing(tmp_path, trainer_of("vivi-ex4-co100-tiny")) as (writer, printed):
         writer.log(0, {"retrieval": 0.5, "top1": 0.375, "spread": 0.1})
         writer.log(1, values)
         writer.log(2, {})
@@ -95,10 +94,10 @@ def test_each_loss_and_its_metrics_stand_in_the_progress_line_by_their_labels(tm
     ],
 )
 def test_the_progress_line_names_the_losses_that_the_recipe_has(name: str, shown: list[str], tmp_path: Path) -> None:
-    recipe, model = small(name)
-    losses = [loss for loss, _ in model.weighted_losses(recipe.loss)]
+    trainer = trainer_of(name)
+    losses = [loss for loss, _ in trainer.model.weighted_losses(trainer.recipe.loss)]
     values = {key: 0.5 for loss in losses for key in (loss.name, *loss.metrics)}
-    with writing(tmp_path, recipe, model) as (writer, printed):
+    with writing(tmp_path, trainer) as (writer, printed):
         writer.log(1, {"loss": 1.0, **values})
     line = printed.getvalue().splitlines()[-1]
     assert re.findall(r"· ([a-z ]+) 0\.500", line) == shown
@@ -112,9 +111,8 @@ def frames(*shape: int) -> Tensor:
 
 
 def test_what_the_encoder_sees_is_written_in_the_first_step_alone(tmp_path: Path) -> None:
-    recipe, model = small()
-    shots = frames(8, 2)
-    with writing(tmp_path, recipe, model) as (writer, _):
+    trainer, shots = trainer_of(), frames(8, 2)
+    with writing(tmp_path, trainer) as (writer, _):
         writer.write_picture_once("augmented", shots)
         writer.write_picture_once("labelled", frames(3, 1))
         first = (tmp_path / "augmented.png").read_bytes()
@@ -123,7 +121,7 @@ def test_what_the_encoder_sees_is_written_in_the_first_step_alone(tmp_path: Path
     with Image.open(tmp_path / "augmented.png") as picture:
         assert picture.size == (2 * 8, 8 * 8 + 4), "eight shots of two frames, two videos"
     assert (tmp_path / "labelled.png").exists()
-    with writing(tmp_path / "resumed", recipe, model, start=5) as (writer, _):
+    with writing(tmp_path / "resumed", trainer, start=5) as (writer, _):
         writer.write_picture_once("augmented", shots)
     assert not (tmp_path / "resumed" / "augmented.png").exists()
 
@@ -178,20 +176,19 @@ def test_curves_have_a_panel_for_each_kind_of_metric_that_was_logged(
 def test_saving_writes_a_checkpoint_and_the_results_and_draws_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe, model = small("sup100-tiny")
-    optimiser, curves = Trainer(model, recipe, CPU).optimiser, tmp_path / "curves.png"
-    with writing(tmp_path, recipe, model) as (writer, _):
+    curves = tmp_path / "curves.png"
+    with writing(tmp_path, trainer_of("sup100-tiny")) as (writer, _):
         for step in range(1, 6):
-            writer.save(step, model, optimiser, draw=False)
+            writer.save(step, draw=False)
             if step == 1:
                 assert curves.exists(), "the first time"
                 curves.unlink()
         assert not curves.exists(), "not again so soon"
-        writer.save(6, model, optimiser, draw=True)
+        writer.save(6, draw=True)
         assert curves.exists()
         curves.unlink()
         monkeypatch.setattr(writer_module, "_SECONDS_BETWEEN_CURVES", 0)
-        writer.save(7, model, optimiser, draw=False)
+        writer.save(7, draw=False)
         assert curves.exists()
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
     restored = restore(tmp_path / "checkpoints", pytest.fail)
@@ -211,8 +208,7 @@ def watched(count: int, groups: list[int]) -> Watched:
 
 @pytest.mark.parametrize("classes", [3, 7])
 def test_a_monitor_measures_the_classifier_on_test_images(classes: int) -> None:
-    recipe, _ = small("sup100-tiny")
-    model = build_model(recipe, classes).train()
+    model = build_model(trainer_of("sup100-tiny").recipe, classes).train()
     images = watched(12, [number % classes for number in range(12)])
     values = Monitor(None, images).measure(model)
     assert model.training and model.encoder.training
@@ -228,7 +224,7 @@ def test_a_monitor_measures_the_classifier_on_test_images(classes: int) -> None:
 
 
 def test_a_monitor_looks_at_videos_first_and_at_nothing_where_there_is_nothing() -> None:
-    _, model = small("vivi-ex4-tiny")
+    model = trainer_of("vivi-ex4-tiny").model
     held_out, test = watched(8, [0, 0, 0, 0, 1, 1, 1, 1]), watched(6, [0, 0, 0, 1, 1, 1])
     both = Monitor(held_out, test).measure(model)
     assert both == Monitor(held_out, None).measure(model) != Monitor(None, test).measure(model)

@@ -16,9 +16,7 @@ def run_benchmark(words: Sequence[str]) -> None:
     folder = Path(vivi.__file__).parents[2] / "benchmarks"
     names = sorted(path.stem for path in folder.glob("*.py") if "def main" in path.read_text())
     if not names:
-        raise UserError(
-            "the benchmarks are part of the repository, not of the installed package: run this in a checkout"
-        )
+        raise UserError("the benchmarks are part of the repository, not of the package: run this in a checkout")
     if not words or words[0] not in names:
         raise UserError(f"name a benchmark: vivi bench {{{','.join(names)}}} ...; vivi bench NAME --help says more")
     sys.argv = [f"vivi bench {words[0]}", *words[1:]]

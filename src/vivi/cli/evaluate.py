@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
-from tyro.conf import OmitArgPrefixes, subcommand
+from tyro.conf import OmitArgPrefixes, arg, subcommand
 
 from vivi.evaluate.detection.settings import Detected, DetectionExecution, Tuned
 from vivi.evaluate.results import Protocol
 from vivi.evaluate.settings import Classified, FinetuneExecution, Neighbours, Subject, Sweep
 from vivi.evaluate.vid_robust.settings import Robustness
+
+Device = Annotated[str, arg(help="cpu, cuda, ...; auto: a GPU if there is one.")]
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,7 @@ class Knn:
     neighbours: OmitArgPrefixes[Neighbours] = field(default_factory=Neighbours)
     protocol: Protocol = "v2"
     """Of whose images: v2, v1 or full, as for vivi evaluate vtab."""
-    device: str = "auto"
-    """cpu, cuda, ...; auto: a GPU if there is one."""
+    device: Device = "auto"
 
     def run(self, console: Console) -> None:
         self.subject.check()
@@ -74,8 +75,7 @@ class Linear:
     subject: OmitArgPrefixes[Subject]
     protocol: Protocol = "v2"
     """Of whose images: v2, v1 or full, as for vivi evaluate vtab."""
-    device: str = "auto"
-    """cpu, cuda, ...; auto: a GPU if there is one."""
+    device: Device = "auto"
 
     def run(self, console: Console) -> None:
         self.subject.check()
@@ -90,8 +90,7 @@ class Classifier:
     """Test the classifier of a run that was trained with labels, or of a timm model: top-1 and top-5."""
 
     subject: OmitArgPrefixes[Classified]
-    device: str = "auto"
-    """cpu, cuda, ...; auto: a GPU if there is one."""
+    device: Device = "auto"
 
     def run(self, console: Console) -> None:
         from vivi.evaluate.classifiers import evaluate_classifier
@@ -106,8 +105,7 @@ class VidRobust:
     where all their neighbours must be right too, as in ImageNet-Vid-Robust."""
 
     subject: OmitArgPrefixes[Robustness] = field(default_factory=Robustness)
-    device: str = "auto"
-    """cpu, cuda, ...; auto: a GPU if there is one."""
+    device: Device = "auto"
 
     def run(self, console: Console) -> None:
         from vivi.evaluate.vid_robust.evaluate import evaluate_robustness

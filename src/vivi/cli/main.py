@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import tyro
 from rich.text import Text
@@ -42,44 +42,46 @@ def commands(arguments: Sequence[str]) -> Any:
 
 
 def run() -> None:
-    """Runs a command; what is wrong is said in one line."""
+    """Runs a command; what is wrong is said in one line. What is so for all of torchrun's processes, rank 0 says."""
     output = guard_output()
     console, errors = SafeConsole(), SafeConsole(stderr=True)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    first = os.environ.get("RANK", "0") == "0"
     command: Any = None
     try:
         if sys.argv[1:2] == ["bench"]:
             run_benchmark(sys.argv[2:])
             return
-        kinds = commands(sys.argv[1:])
         with _printed(output):  # the help
-            command = _parse(kinds, errors)
+            command = _parse(commands(sys.argv[1:]))
         with _printed(output) if isinstance(command, Recipes | Check) else nullcontext():
             command.run(console)
     except UserError as error:
-        if command is None and os.environ.get("RANK", "0") != "0":  # the same for all of torchrun's processes
-            sys.exit(1)
-        line = " ".join(str(error).splitlines())  # names of files may have several
-        errors.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
-        sys.exit(1)
+        if command is not None or first:
+            line = " ".join(str(error).splitlines())  # names of files may have several
+            errors.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
+        sys.exit(2 if isinstance(error, WrongCommand) else 1)
     except KeyboardInterrupt:
-        if os.environ.get("RANK", "0") != "0":  # of torchrun's processes, rank 0 speaks
-            sys.exit(130)
         resumes = isinstance(command, Prepare | Synthesize | Train | Vtab | Detection | Demo)
-        errors.print("stopped; the same command goes on from here" if resumes else "stopped")
+        if first:
+            errors.print("stopped; the same command goes on from here" if resumes else "stopped")
         sys.exit(130)
 
 
-def _parse(kinds: Any, errors: SafeConsole) -> Any:
-    """The command with its flags. Where they are wrong, tyro draws a box, of which one line is printed."""
+class WrongCommand(UserError):
+    """Words or flags that make no command."""
+
+
+def _parse(kinds: Any) -> Any:
+    """The command with its flags. Where they are wrong, tyro draws a box, of which one line is taken."""
     box = io.StringIO()
     try:
         with redirect_stderr(box):
             return tyro.cli(kinds, prog="vivi", description="Image representations from unlabelled video.")
     except SystemExit as end:
-        if end.code and os.environ.get("RANK", "0") == "0":
-            errors.print(Text.assemble(("error: ", "bold red"), one_line(box.getvalue())), soft_wrap=True)
-        raise
+        if not end.code:
+            raise
+        raise WrongCommand(one_line(box.getvalue())) from None
 
 
 # What tyro and Python say, in plainer words.
@@ -110,7 +112,3 @@ def _printed(output: Output) -> Iterator[None]:
         output.flush()
         if output.failure and not isinstance(output.failure, BrokenPipeError):
             raise UserError(f"the output cannot be written: {output.failure.strerror}") from None
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt

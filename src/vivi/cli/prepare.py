@@ -76,6 +76,5 @@ class Synthesize:
 
     def run(self, console: Console) -> None:
         synthesize(self.out, self.settings, console)
-        console.print(
-            f"prepare them: vivi prepare {shlex.quote(str(self.out))} --out corpus/ --rate 5", soft_wrap=True
-        )
+        command = f"vivi prepare {shlex.quote(str(self.out))} --out corpus/ --rate 5"
+        console.print(f"prepare them: {command}", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 from collections.abc import Mapping, Sequence
@@ -75,16 +76,18 @@ def recipe_options(words: Sequence[str]) -> dict[str, Any]:
     chooses."""
     named = _named_recipe(words)
     recipe = find_recipe(named)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in LOSSES:
+        parser.add_argument(f"--{flag}", dest=flag, nargs="?")
+    chosen = vars(parser.parse_known_args(words)[0])
     for flag, known in LOSSES.items():
-        chosen = _value_of(f"--{flag}", words)
-        if chosen in known:  # else tyro says which there are
-            recipe = with_field(recipe, flag, chosen, where=f"--{flag}")
+        if chosen[flag] in known:  # else tyro says which there are
+            recipe = with_field(recipe, flag, chosen[flag], where=f"--{flag}")
         _check_settings(words, flag, known, flat(recipe))
-    frame, video = recipe.loss.frame, recipe.loss.video
     return {
         "named": tyro.MISSING,
-        "frame_loss": frame.name if frame else "none",
-        "video_loss": video.name if video else "none",
+        "frame_loss": flat(recipe)["loss.frame"],
+        "video_loss": flat(recipe)["loss.video"],
         "defaults_of": named,
         "recipe": recipe,
     }
@@ -108,14 +111,3 @@ def _named_recipe(words: Sequence[str]) -> str:
         return words[0]
     pairs = itertools.pairwise(words)
     return next((word for before, word in pairs if word in RECIPES and not before.startswith("-")), "vivi-ex4")
-
-
-def _value_of(flag: str, words: Sequence[str]) -> str:
-    """What a flag is set to, the last time it is; nothing if it is not."""
-    value = ""
-    for word, after in itertools.pairwise([*words, ""]):
-        if word == flag:
-            value = after
-        elif word.startswith(f"{flag}="):
-            value = word.partition("=")[2]
-    return value

@@ -86,11 +86,6 @@ def pick(positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
     return terms, (positive > negatives.amax(-1, keepdim=True)).to(terms.dtype)
 
 
-def uniforms_for(e: Tensor, uniforms: Tensor | None) -> Tensor:
-    """The uniforms that were given, or new ones: (..., videos, shots + 1) for e (..., videos, shots, d)."""
-    return uniforms if uniforms is not None else torch.rand(*e.shape[:-2], e.shape[-2] + 1, device=e.device)
-
-
 def split_pairs(values: Tensor, fill: float, group: int = 1) -> tuple[Tensor, Tensor]:
     """The values of pairs of frames, (..., shots, frames, shots, frames), split by whether they share a shot.
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from vivi.losses.base import Measured, VideoLoss, cross_entropy, uniforms_for
+from vivi.losses.base import Measured, VideoLoss, cross_entropy
 from vivi.losses.layers import mlp
 
 
@@ -22,7 +22,9 @@ class Order(VideoLoss):
 
     def measure(self, e: Tensor, uniforms: Tensor | None = None) -> Measured:
         """e is (..., videos, shots, features), uniforms (..., videos, shots + 1)."""
-        order, shuffled = shuffled_order(uniforms_for(e, uniforms))
+        if uniforms is None:
+            uniforms = torch.rand(*e.shape[:-2], e.shape[-2] + 1, device=e.device)
+        order, shuffled = shuffled_order(uniforms)
         shots = e.gather(-2, order.unsqueeze(-1).expand_as(e))
         loss, accuracy = cross_entropy(self.classify(shots.flatten(-2)), shuffled.long(), (-1,))
         return loss, {"order_accuracy": accuracy}

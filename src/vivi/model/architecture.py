@@ -15,7 +15,7 @@ from timm.models.resnetv2 import ResNetV2
 from torch import nn
 
 from vivi import recipes
-from vivi.recipes.check import WIDTHS
+from vivi.recipes.schema import WIDTHS
 from vivi.runtime.errors import UserError, check_ranges, first_line
 
 
@@ -38,18 +38,15 @@ class Architecture:
 
     def create(self, pretrained: bool = False) -> nn.Module:
         """A plain timm model without a classifier; raises a UserError where there can be none."""
+        timm_config(self.name)
         layers: dict[str, Any] = {"norm_layer": group_norm, "conv_layer": StdConv2d} if self.group_norm else {}
         try:
             model: nn.Module = timm.create_model(
                 self.name, pretrained=pretrained, num_classes=0, **self.arguments, **layers
             )
         except Exception as error:
-            if not pretrained:
-                raise UserError(f"timm cannot make {self}: {first_line(error)}") from None
-            raise UserError(
-                f"the pretrained weights of {self.name} cannot be had ({first_line(error)}); "
-                f"is there a network, or a filled cache of the hub?"
-            ) from None
+            hint = "; is there a network, or a filled cache of the hub?" if pretrained else ""
+            raise UserError(f"timm cannot make {self}: {first_line(error)}{hint}") from None
         if self.patch_strides:
             use_patch_strides(model)
         return model
@@ -62,10 +59,8 @@ def architecture_of(settings: recipes.Encoder, size: int) -> Architecture:
     arguments: dict[str, Any] = {}
     if settings.width != 1:
         if not settings.name.startswith("resnetv2") or settings.name.endswith("_bit"):
-            raise UserError(
-                f"--encoder.width is {settings.width:g} in this recipe, and {settings.name} has one width only: "
-                "add --encoder.width 1"
-            )
+            width = f"--encoder.width is {settings.width:g} in this recipe"
+            raise UserError(f"{width}, and {settings.name} has one width only: add --encoder.width 1")
         arguments["width_factor"] = settings.width
     if settings.norm == "group" and not settings.name.startswith("resnetv2"):
         raise UserError(f"--encoder.norm group needs a resnetv2 model, {settings.name} is none")
@@ -116,10 +111,7 @@ def use_patch_strides(backbone: nn.Module) -> None:
     Weights keep their names and shapes, so that plain timm loads the exported encoder, with its own strides.
     """
     if not isinstance(backbone, ResNetV2):
-        raise UserError(
-            "--loss.frame jigsaw and location need a resnetv2 encoder, whose strides they change, "
-            f"not {type(backbone).__name__}: set --encoder.name resnetv2_50"
-        )
+        raise UserError(f"--loss.frame jigsaw and location need a resnetv2 encoder, not {type(backbone).__name__}")
     first = backbone.get_submodule("stages.3.blocks.0")  # only the first block of a stage has a stride
     for module in (*backbone.get_submodule("stem").modules(), *first.modules()):
         if isinstance(module, nn.Conv2d):

@@ -87,16 +87,14 @@ class Encoder(nn.Module):
         torch._foreach_add_([norm.num_batches_tracked for norm in self.norms], 1)
 
 
-def use_core_batch_norm(module: nn.Module, momentum: float, cores: Cores) -> nn.Module:
+def use_core_batch_norm(backbone: nn.Module, momentum: float, cores: Cores) -> nn.Module:
     """Replaces every batch norm, in place."""
-    for name, child in module.named_children():
-        if isinstance(child, nn.BatchNorm2d):
-            setattr(module, name, CoreBatchNorm(child, momentum, cores))
-        elif isinstance(child, nn.modules.batchnorm._BatchNorm):
-            raise UserError(f"{type(child).__name__} in the encoder cannot be kept within cores: choose another")
-        else:
-            use_core_batch_norm(child, momentum, cores)
-    return module
+    for name, module in [*backbone.named_modules(remove_duplicate=False)]:
+        if isinstance(module, nn.BatchNorm2d):
+            backbone.set_submodule(name, CoreBatchNorm(module, momentum, cores))
+        elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise UserError(f"{type(module).__name__} in the encoder cannot be kept within cores: choose another")
+    return backbone
 
 
 def build_encoder(settings: recipes.Encoder, size: int, patch_strides: bool = False) -> Encoder:

@@ -11,6 +11,7 @@ older runs have none, nor have the files of others. It protects against accident
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,14 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 import torch
 from msgspec import Meta
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from vivi.model.architecture import Architecture, timm_config
-from vivi.recipes.check import SIZES, WIDTHS
+from vivi.model.architecture import Architecture
+from vivi.recipes.schema import SIZES, WIDTHS
 from vivi.runtime.errors import UserError, first_line
-from vivi.runtime.storage import WEIGHTS, json_crc32, read_file, write_atomically
+from vivi.runtime.storage import check_regular, json_crc32, read_json, write_atomically
 
 if TYPE_CHECKING:
     from vivi.model.encoder import Encoder
@@ -65,14 +66,27 @@ def _with_sorted_metadata(content: bytes) -> bytes:
     return b"".join((len(text).to_bytes(8, "little"), text, memoryview(content)[end:]))
 
 
-def parse_tensors(content: bytes, path: Path) -> dict[str, Tensor]:
-    """The tensors in the content of a safetensors file; raises where it does not match its checksum."""
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, in memory of their own, and its metadata; OSError or ValueError where it is
+    none."""
+    check_regular(path)
     try:
-        tensors = load(content)
+        with safe_open(path, "pt") as file:
+            # Cloned, as what safe_open gives may still be the file itself, mapped.
+            return {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except SafetensorError as error:
+        raise ValueError(first_line(error)) from None
+
+
+def _read_weights(path: Path, missing: str) -> dict[str, Tensor]:
+    """The tensors that write_tensors wrote; `missing` is said where there is no such file."""
+    try:
+        tensors, metadata = read_tensors(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(missing) from None
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({first_line(error)})") from None
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    check_tensors(tensors, header.get("__metadata__"), path)
+    check_tensors(tensors, metadata, path)
     return tensors
 
 
@@ -90,14 +104,9 @@ def check_values(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], where
             continue
         if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise UserError(
-                f"{where} holds values that are no plain floating numbers (tensor {name[:200]}, {kind}); "
-                "save it again as float32"
-            )
+            raise UserError(f"{where} holds no plain floating numbers (tensor {name[:200]}, {kind}); save float32")
         if not torch.isfinite(tensor.to(own[name].dtype)).all():
-            raise UserError(
-                f"{where} holds values that are not finite (tensor {name[:200]}); take a copy that is not damaged"
-            )
+            raise UserError(f"{where} holds values that are not finite (tensor {name[:200]}); take another copy")
 
 
 # --- JSON ---
@@ -111,16 +120,13 @@ def _write_json(path: Path, content: Mapping[str, Any], indent: int) -> None:
 def _read_json(path: Path, kind: type[T]) -> T:
     """The fields of a JSON file, each checked against its type; raises where they do not match their checksum, if the
     file has one."""
-    try:
-        fields = json.loads(read_file(path))
-        content = msgspec.convert(fields, kind)
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is missing or damaged ({first_line(error)})") from None
+    remedy = "copy it again from its run"
+    content, fields = read_json(path, kind, remedy), read_json(path, dict[str, Any], remedy)
     expected = fields.pop("checksum", None)
     if expected is not None and expected != f"{json_crc32(fields):08x}":
         raise UserError(
-            f"{path} was altered or damaged: it does not match its checksum; copy it again from its run, "
-            "or remove its field 'checksum' if the change is meant"
+            f"{path} was altered or damaged: it does not match its checksum; {remedy}, or remove its field "
+            "'checksum' if the change is meant"
         )
     return content
 
@@ -141,63 +147,38 @@ class _TimmArguments(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     img_size: _Size | None = None
 
 
-class _EncoderFile(msgspec.Struct):
-    """What encoder.json may say."""
+_NAMES = {"name": "timm_name", "arguments": "timm_arguments", "size": "input_size"}
 
-    timm_name: str
-    timm_arguments: _TimmArguments
-    input_size: _Size
+
+class _EncoderFile(msgspec.Struct, rename=_NAMES, omit_defaults=True):
+    """What encoder.json says of an Architecture."""
+
+    name: str
+    arguments: _TimmArguments
+    size: _Size
     mean: tuple[_Mean, _Mean, _Mean]
     std: tuple[_Std, _Std, _Std]
-    group_norm: bool = False  # this and the next plain timm does not know of; written where they are true
+    group_norm: bool = False  # this and the next plain timm does not know of
     patch_strides: bool = False
 
 
 def write_encoder(run: Path, encoder: Encoder, recipe: str, step: int) -> None:
     """encoder.safetensors, which plain timm loads, and encoder.json, which says how."""
-    architecture = encoder.architecture
-    about = {
-        "timm_name": architecture.name,
-        "timm_arguments": {"num_classes": 0, **architecture.arguments},
-        "input_size": architecture.size,
-        "mean": architecture.mean,
-        "std": architecture.std,
-        **{name: True for name in ("group_norm", "patch_strides") if getattr(architecture, name)},
-        "features": encoder.features,
-        "recipe": recipe,
-        "step": step,
-    }
+    architecture = vars(encoder.architecture)
+    arguments = {"num_classes": 0, **architecture["arguments"]}
+    about = msgspec.to_builtins(_EncoderFile(**{**architecture, "arguments": arguments}))
     write_tensors(run / "encoder.safetensors", encoder.backbone.state_dict())
+    about |= {"features": encoder.features, "recipe": recipe, "step": step}
     _write_json(run / "encoder.json", about, indent=2)
 
 
 def read_encoder(path: Path) -> tuple[Architecture, dict[str, Tensor]]:
     """What write_encoder wrote: `path` is the run, or its encoder.safetensors."""
-    try:
-        weights = path / "encoder.safetensors" if path.is_dir() else path
-        if weights.exists() and not weights.is_file():
-            raise UserError(f"the encoder {weights} is no file; name a run, or its encoder.safetensors")
-        content = read_file(weights, WEIGHTS)
-    except FileNotFoundError:
-        raise UserError(f"there is no encoder at {path}; a run has one from its first checkpoint on") from None
-    except OSError as error:
-        raise UserError(f"the encoder {path} cannot be read ({error.strerror})") from None
-    about = weights.parent / "encoder.json"
-    fields = _read_json(about, _EncoderFile)
-    try:
-        timm_config(fields.timm_name)
-    except UserError as error:
-        raise UserError(f"{about}: {error}") from None
-    architecture = Architecture(
-        fields.timm_name,
-        msgspec.to_builtins(fields.timm_arguments),
-        fields.input_size,
-        fields.mean,
-        fields.std,
-        fields.group_norm,
-        fields.patch_strides,
-    )
-    return architecture, parse_tensors(content, weights)
+    weights = path / "encoder.safetensors" if os.path.isdir(path) else path
+    state = _read_weights(weights, f"there is no encoder at {path}; a run has one from its first checkpoint on")
+    fields = _read_json(weights.parent / "encoder.json", _EncoderFile)
+    arguments = msgspec.to_builtins(fields.arguments)
+    return Architecture(**{**msgspec.structs.asdict(fields), "arguments": arguments}), state
 
 
 def backbone_with_weights(architecture: Architecture, state: Mapping[str, Tensor], where: object) -> nn.Module:
@@ -265,25 +246,16 @@ def write_classifier(run: Path, classifier: Classifier, step: int) -> None:
 def read_classifier(run: Path) -> Classifier:
     """What write_classifier wrote."""
     weights, about = run / "classifier.safetensors", run / "classifier.json"
-    try:
-        content = read_file(weights, WEIGHTS)
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(
-            f"{run} has no classifier: it was trained without labels, or has no checkpoint yet; "
-            "vivi evaluate knn, linear or vtab measure an encoder alone"
-        ) from None
-    except OSError as error:
-        raise UserError(f"the classifier {weights} cannot be read ({error.strerror})") from None
-    fields = _read_json(about, _ClassifierFile)
+    missing = (
+        f"{run} has no classifier: it was trained without labels, or has no checkpoint yet; "
+        "vivi evaluate knn, linear or vtab measure an encoder alone"
+    )
+    state, fields = _read_weights(weights, missing), _read_json(about, _ClassifierFile)
     classes, features = fields.classes, fields.features
     if len(set(classes)) < len(classes):
         raise UserError(f"{about} is missing or damaged (a class is there twice)")
-    state = parse_tensors(content, weights)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if shapes != {"weight": (len(classes), features), "bias": (len(classes),)}:
-        raise UserError(
-            f"{weights} does not fit {about.name}, which has {len(classes)} classes and {features} features: "
-            "take both files from the same run"
-        )
+        raise UserError(f"{weights} does not fit {about.name}: take both files from the same run")
     check_values(state, {name: torch.empty(0) for name in state}, weights)
     return Classifier(state["weight"].float(), state["bias"].float(), classes)

@@ -37,8 +37,7 @@ def ex_imagenet() -> Recipe:
     """Ex-ImageNet: the exemplar loss on images without their labels, each augmented 8 times.
 
     vivi train ex-imagenet --images I --out run/
-    The paper: 59.5 (Version 1), 59.2 (Version 2).
-    """
+    The paper: 59.5 (Version 1), 59.2 (Version 2)."""
     return Recipe("ex-imagenet", batch=replace(ONE_FRAME, source="image"), loss=EXEMPLAR, optimiser=FRAME_SCHEDULE)
 
 
@@ -46,8 +45,7 @@ def rot_imagenet() -> Recipe:
     """Rot-ImageNet: the rotation loss on images without their labels.
 
     vivi train rot-imagenet --images I --out run/
-    The paper: 60.9 (Version 1), 59.6 (Version 2).
-    """
+    The paper: 60.9 (Version 1), 59.6 (Version 2)."""
     batch = replace(ONE_FRAME, source="image", frames=1)
     return Recipe("rot-imagenet", batch=batch, loss=ROTATION, optimiser=FRAME_SCHEDULE)
 
@@ -56,8 +54,7 @@ def sup10() -> Recipe:
     """Sup-10%: supervised with a tenth of the labels, as in S4L.
 
     vivi train sup10 --images I --out run/
-    The paper: 61.6 (Version 2).
-    """
+    The paper: 61.6 (Version 2)."""
     return Recipe(
         "sup10",
         steps=epochs(200, 256, IMAGENET_10),
@@ -73,8 +70,7 @@ def sup100() -> Recipe:
     """Sup-100%: supervised with all labels.
 
     vivi train sup100 --images I --out run/
-    The paper: 66.4 (Version 1), 65.6 (Version 2).
-    """
+    The paper: 66.4 (Version 1), 65.6 (Version 2)."""
     return Recipe(
         "sup100",
         steps=epochs(90, 256),
@@ -89,8 +85,7 @@ def sup_rot100() -> Recipe:
     """Sup-Rot-100%: supervised with all labels, and the rotation loss on the same images.
 
     vivi train sup-rot100 --images I --out run/
-    The paper: 68.0 (Version 1), 67.5 (Version 2).
-    """
+    The paper: 68.0 (Version 1), 67.5 (Version 2)."""
     return replace(
         sup100(),
         name="sup-rot100",
@@ -103,8 +98,7 @@ def semi_ex10() -> Recipe:
     """Semi-Ex-10%: S4L's exemplar loss on all images, supervised with a tenth of the labels.
 
     vivi train semi-ex10 --images I --out run/
-    The paper: 65.3 (Version 1), 63.9 (Version 2).
-    """
+    The paper: 65.3 (Version 1), 63.9 (Version 2)."""
     return Recipe(
         "semi-ex10",
         steps=epochs(200, 512, IMAGENET_10),
@@ -120,8 +114,7 @@ def jigsaw() -> Recipe:
     """Jigsaw: the order of nine patches of an image.
 
     vivi train jigsaw --images I --out run/
-    The paper: 52.5 (Version 1), 51.1 (Version 2).
-    """
+    The paper: 52.5 (Version 1), 51.1 (Version 2)."""
     return Recipe(
         "jigsaw",
         steps=epochs(35, 128),
@@ -136,8 +129,7 @@ def rel_pat_loc() -> Recipe:
     """Rel.Pat.Loc: where a patch lies around the central one.
 
     vivi train rel-pat-loc --images I --out run/
-    The paper: 53.5 (Version 1), 50.8 (Version 2).
-    """
+    The paper: 53.5 (Version 1), 50.8 (Version 2)."""
     return replace(jigsaw(), name="rel-pat-loc", loss=replace(EXEMPLAR, frame=Location()))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -13,13 +14,11 @@ import msgspec
 
 from vivi.recipes.losses import FRAME_LOSSES, VIDEO_LOSSES, LossSettings
 from vivi.recipes.scaled import RECIPES
-from vivi.recipes.schema import Loss, Recipe
-from vivi.runtime.errors import UserError, first_line
-from vivi.runtime.storage import read_file
+from vivi.recipes.schema import Recipe
+from vivi.runtime.errors import UserError
+from vivi.runtime.storage import read_json
 
-_LONGEST_NAME = 200
 _KIND = "kind"  # of a loss, in JSON
-
 
 LOSSES: dict[str, dict[str, type[LossSettings] | None]] = {
     field: {"none": None, **{loss.__name__.lower(): loss for loss in losses}}
@@ -36,8 +35,6 @@ def find_recipe(name: str) -> Recipe:
     try:
         if name and (path / "corpus.json").exists():
             raise UserError(f"{name} is a corpus, not a recipe: vivi train RECIPE --corpus {name}")
-        if name and path.is_dir() and not (path / "recipe.json").exists():
-            raise UserError(f"{name} is a folder without recipe.json, no run: vivi recipes lists the recipes")
         if name and (path.suffix == ".json" or path.exists()):
             return read_recipe(path / "recipe.json" if path.is_dir() else path)
     except OSError as error:  # a name too long, a folder that may not be searched
@@ -47,22 +44,16 @@ def find_recipe(name: str) -> Recipe:
 
 def read_recipe(path: Path) -> Recipe:
     """A recipe.json; every field must be known and of its type, missing ones have their default."""
-    recipe: Recipe = _parse_dataclass(Recipe, read_recipe_json(path), str(path), "")
-    if not recipe.name.isprintable() or len(recipe.name) > _LONGEST_NAME:
-        raise UserError(
-            f"{path}: the name {recipe.name[:80]!a} cannot be printed, or has over {_LONGEST_NAME} characters; "
-            "choose another"
-        )
+    recipe: Recipe = _parse(Recipe, {"name": "", **read_recipe_json(path)}, str(path))
+    if not (recipe.name.isprintable() and 0 < len(recipe.name) <= 200):
+        name = f"{recipe.name[:80]!a}"
+        raise UserError(f"{path}: the name {name} is empty, too long or cannot be printed; choose another")
     return recipe
 
 
-def read_recipe_json(path: Path) -> Any:
-    try:
-        return json.loads(read_file(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path} cannot be read as a recipe ({first_line(error)}); correct it, or take another"
-        ) from None
+def read_recipe_json(path: Path) -> dict[str, Any]:
+    """The fields that a recipe.json gives, whatever they are."""
+    return read_json(path, dict[str, Any], "correct it, or take another recipe")
 
 
 def recipe_json(recipe: Recipe) -> str:
@@ -84,21 +75,23 @@ def flat(recipe: Recipe) -> dict[str, Any]:
     return flatten(as_json(recipe))
 
 
-def flat_defaults(recipe: Recipe) -> dict[str, Any]:
-    """Every field of this recipe and its losses by its dotted name, with the value that it has by itself."""
-    losses = {"loss.frame": recipe.loss.frame, "loss.video": recipe.loss.video}
-    settings = {f"{place}.{field.name}": field for place, loss in losses.items() if loss for field in fields(loss)}
-    of_losses = {name: field.default for name, field in settings.items() if field.default is not MISSING}
-    return flat(Recipe("", loss=Loss(frame=None, video=None))) | of_losses
+def default_of(recipe: Recipe, name: str) -> Any:
+    """What a field of the recipe or of its losses, by its dotted name, has by itself; None, if that is nothing."""
+    *parts, last = name.split(".")
+    [field] = [field for field in fields(reduce(getattr, parts, recipe)) if field.name == last]
+    return None if field.default is MISSING else as_json(field.default)
 
 
-def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The same of what a recipe.json holds."""
-    if not isinstance(content, dict):
-        return {prefix.rstrip("."): "none" if content is None else content}
     flat: dict[str, Any] = {}
     for name, value in content.items():
-        flat |= {prefix.rstrip("."): value} if name == _KIND else flatten(value, f"{prefix}{name}.")
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{name}.")
+        elif name == _KIND:
+            flat[prefix.rstrip(".")] = value
+        else:
+            flat[prefix + name] = "none" if value is None else value
     return flat
 
 
@@ -112,21 +105,21 @@ def differences(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
 def with_field(recipe: Recipe, name: str, text: str, where: str = "--sweep") -> Recipe:
     """The recipe with one field, given by its dotted name, set to what `text` says. A loss is set by its name.
     `where` it is asked for is named where it cannot be."""
-    name = name.replace("-", "_")
-    if name not in flat(recipe):
-        raise UserError(f"a recipe has no field '{name}'{_did_you_mean(name, flat(recipe))}")
+    name, known = name.replace("-", "_"), flat(recipe)
+    if name not in known:
+        raise UserError(f"a recipe has no field '{name}'{_did_you_mean(name, known)}")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = text
-    if isinstance(value, str) and value == flat(recipe)[name]:
+    if isinstance(value, str) and value == known[name]:
         return recipe  # a loss that is named once more keeps its settings
     content = part = as_json(recipe)
     *parts, last = name.split(".")
     for inner in parts:
         part = part[inner]
     part[last] = value
-    changed: Recipe = _parse_dataclass(Recipe, content, where, "")
+    changed: Recipe = _parse(Recipe, content, where)
     return changed
 
 
@@ -149,47 +142,30 @@ def sweep(recipe: Recipe, out: Path, values: str) -> list[tuple[Path, Recipe]]:
 # --- from JSON, checked against the types of the fields ---
 
 
-def _parse_dataclass(kind: Any, content: Any, where: str, prefix: str) -> Any:
-    if not isinstance(content, dict):
-        raise UserError(f"{where}: {prefix.rstrip('.') or 'a recipe'} must be an object of fields")
-    hints = get_type_hints(kind)
-    known = [field.name for field in fields(kind)]
-    for name in content:
-        if name not in known:
-            raise UserError(f"{where}: there is no field {prefix + name[:80]!r}{_did_you_mean(name[:80], known)}")
-    if kind is Recipe and "name" not in content:
-        raise UserError(f"{where}: the field 'name' is missing")
-    return kind(**{name: _parse(hints[name], value, where, prefix + name) for name, value in content.items()})
-
-
-def _parse(kind: Any, value: Any, where: str, name: str) -> Any:
-    """A field's value, checked against its type."""
+def _parse(kind: Any, value: Any, where: str, name: str = "") -> Any:
+    """A recipe, or the field of this dotted name, of a type. A loss is an object of its kind and settings, or its
+    name alone."""
     if name in LOSSES:
-        return _parse_loss(value, where, name)
-    if is_dataclass(kind):
-        return _parse_dataclass(kind, value, where, f"{name}.")
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        raise UserError(f"{where}: {name} is {_short(value)}; it must be {_in_words(kind)}") from None
-
-
-def _parse_loss(value: Any, where: str, name: str) -> LossSettings | None:
-    """A loss by its name, or as an object of its kind and settings; None where there is none."""
-    known = LOSSES[name]
-    settings = dict(value) if isinstance(value, dict) else {_KIND: "none" if value is None else value}
-    if _KIND not in settings:
-        raise UserError(f"{where}: {name} has no field '{_KIND}'; it must name the loss: {', '.join(known)}")
-    kind = settings.pop(_KIND)
-    if not isinstance(kind, str) or kind not in known:
-        raise UserError(
-            f"{where}: {name} is {_short(kind)}; it must be one of {', '.join(known)} (a loss of your own is trained "
-            "by its own script)"
-        )
-    loss: LossSettings | None = None
-    if known[kind] is not None:
-        loss = _parse_dataclass(known[kind], settings, where, f"{name}.")
-    return loss
+        value = dict(value) if isinstance(value, dict) else {_KIND: "none" if value is None else value}
+        chosen, known = value.pop(_KIND, f"of no {_KIND}"), LOSSES[name]
+        if not isinstance(chosen, str) or chosen not in known:
+            raise UserError(f"{where}: {name} is {_short(chosen)}; it must be one of {', '.join(known)}")
+        kind = known[chosen]
+        if kind is None:
+            return None
+    if not is_dataclass(kind):
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            raise UserError(f"{where}: {name} is {_short(value)}; it must be {_in_words(kind)}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: {name} must be an object of fields")
+    prefix, hints, there = f"{name}." if name else "", get_type_hints(kind), [field.name for field in fields(kind)]
+    for field in value:
+        if field not in there:
+            raise UserError(f"{where}: there is no field {prefix + field[:80]!r}{_did_you_mean(field[:80], there)}")
+    parsed = {field: _parse(hints[field], part, where, prefix + field) for field, part in value.items()}
+    return kind(**parsed)  # type: ignore[operator]
 
 
 def _short(value: Any) -> str:

@@ -8,14 +8,14 @@ checked and turned into flags before torch is imported.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from vivi.runtime.errors import check_ranges, require
+from vivi.runtime.errors import require
 
 if TYPE_CHECKING:
     from vivi.recipes.schema import Recipe
 
-MOST_FEATURES = 65_536
+Features = Annotated[int, (1, 65_536)]
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,20 @@ class LossSettings:
 class Exemplar(LossSettings):
     """Frames of a shot lie closer together than to frames of other shots: a triplet loss within each core."""
 
-    dimension: int = 1000
+    dimension: Features = 1000
     """Size of the embedding."""
     triplets: Literal["semi-hard", "batch-hard"] = "semi-hard"
     """FaceNet's with a margin, or the hardest ones with a soft margin, as in S4L."""
-    margin: float = 0.5
+    margin: Annotated[float, (0, 1e30)] = 0.5
     """Of the semi-hard triplets."""
     negatives: Literal["shots", "videos"] = "shots"
     """Frames of all other shots, as in the paper, or of other videos only, for shots that are pieces of one take."""
 
     def check(self, recipe: Recipe) -> None:
-        check_ranges(self, {"dimension": (1, MOST_FEATURES), "margin": (0, 1e30)}, "loss.frame.")
         check_pairs_of_frames(recipe, "the exemplar loss")
         if self.negatives == "videos":
-            require(
-                recipe.batch.videos // recipe.batch.cores >= 2,
-                "--loss.frame.negatives videos needs at least 2 videos a core: lower --batch.cores",
-            )
+            several = recipe.batch.videos // recipe.batch.cores >= 2
+            require(several, "--loss.frame.negatives videos needs at least 2 videos a core: lower --batch.cores")
 
 
 @dataclass(frozen=True)
@@ -66,18 +63,15 @@ class Rotation(LossSettings):
 class PatchLoss(LossSettings):
     """What the losses on patches of an image have in common."""
 
-    dimension: int = 1000
+    dimension: Features = 1000
     """Size of a patch's embedding."""
-    hidden: int = 4096
+    hidden: Features = 4096
     """Size of the hidden layer."""
     patches: ClassVar[bool] = True
 
     def check(self, recipe: Recipe) -> None:
-        check_ranges(self, {"dimension": (1, MOST_FEATURES), "hidden": (1, MOST_FEATURES)}, "loss.frame.")
-        require(
-            recipe.images.count == 0 and recipe.loss.video is None,
-            f"--loss.frame {self.name} sees patches: it needs --images.count 0 and --loss.video none",
-        )
+        alone = recipe.images.count == 0 and recipe.loss.video is None
+        require(alone, f"--loss.frame {self.name} sees patches: it needs --images.count 0 and --loss.video none")
 
 
 @dataclass(frozen=True)
@@ -104,10 +98,8 @@ class InfoNCE(LossSettings):
     def check(self, recipe: Recipe) -> None:
         batch = recipe.batch
         require(batch.shots >= 2, "InfoNCE predicts shots from shots: --batch.shots must be at least 2")
-        require(
-            1 <= self.ahead < batch.shots,
-            f"--loss.video.ahead {self.ahead} must be between 1 and {batch.shots - 1}, one less than --batch.shots",
-        )
+        most = f"{batch.shots - 1}, one less than --batch.shots"
+        require(1 <= self.ahead < batch.shots, f"--loss.video.ahead {self.ahead} must be between 1 and {most}")
         videos = batch.videos // batch.cores if self.across == "core" else batch.videos
         require(videos >= 2, "InfoNCE has no negatives: set --loss.video.across all, or lower --batch.cores")
         require(not self.both_ways or batch.shots == 2, "--loss.video.both-ways needs --batch.shots 2")

@@ -1,6 +1,8 @@
 """What a recipe says: everything that decides what is learned, and nothing else.
 
-How a run is executed (device, threads, intervals of logging) is no part of it: vivi.train.settings.Execution.
+The type of a number says the least and the most that it can be (check.py): beyond them a slip of the keyboard, or a
+file that somebody sent, would take all memory. How a run is executed (device, threads, intervals of logging) is no
+part of it: vivi.train.settings.Execution.
 """
 
 from __future__ import annotations
@@ -10,7 +12,16 @@ from typing import Annotated, Literal
 
 from tyro.conf import AvoidSubcommands, Suppress, arg
 
-from vivi.recipes.losses import Exemplar, InfoNCE, LossSettings
+from vivi.recipes.losses import Exemplar, Features, InfoNCE, LossSettings
+
+WIDTHS = (0.01, 16.0)  # of the encoder
+SIZES = (8, 4096)  # of its input
+Count = Annotated[int, (1, 1_000_000)]
+CountOrNone = Annotated[int, (0, 1_000_000)]
+Seed = Annotated[int, (0, 2**32 - 1)]
+Share = Annotated[float, (0, 1)]
+PositiveShare = Annotated[float, (1e-6, 1)]
+NotNegative = Annotated[float, (0, 1e30)]
 
 
 @dataclass(frozen=True)
@@ -19,13 +30,13 @@ class Encoder:
 
     name: str = "resnetv2_50"
     """A timm model; its pooled features before the classifier are the representation."""
-    width: float = 1.0
+    width: Annotated[float, WIDTHS] = 1.0
     """Channels, times this (resnetv2 models only); 3 in the paper's Big ones."""
     norm: Literal["own", "group"] = "own"
     """own: what the timm model has; group: group norm and weight standardisation in its place (resnetv2 models)."""
     initialisation: Literal["glorot", "timm"] = "glorot"
     """Glorot uniform, as in the paper's code, or what timm does."""
-    bn_momentum: float = 0.01
+    bn_momentum: PositiveShare = 0.01
     """Share of the newest step in the running statistics of batch norm (TensorFlow's 0.99 is 0.01 here)."""
     start: str = ""
     """Start from these weights: 'pretrained' (timm's own), or an earlier run or its encoder.safetensors."""
@@ -35,13 +46,13 @@ class Encoder:
 class Batch:
     """What a step sees: videos, shots of each, frames of each shot; and how they are split into cores."""
 
-    videos: int = 512
+    videos: CountOrNone = 512
     """Videos a step (with --batch.source image: images); 0: none, there are labelled images alone."""
-    shots: int = 4
+    shots: Count = 4
     """K: consecutive shots of each video; videos with fewer are not used."""
-    frames: int = 8
+    frames: Count = 8
     """L: consecutive frames of each shot."""
-    cores: int = 128
+    cores: Count = 128
     """Groups of videos that share batch statistics and triplets."""
     source: Literal["shot", "frame", "image"] = "shot"
     """Where the L frames come from: consecutive ones of the shot; one frame of the video, L times; or one image of
@@ -54,13 +65,13 @@ class Batch:
 class Images:
     """Labelled images, trained along with the videos or alone."""
 
-    count: int = 0
+    count: CountOrNone = 0
     """Labelled images a step; 0: none."""
-    copies: int = 1
+    copies: Count = 1
     """How often each is augmented."""
-    fraction: Annotated[float, arg(aliases=("--images-fraction",))] = 1.0  # beside --images-list and --images-test
+    fraction: Annotated[float, (1e-9, 1), arg(aliases=("--images-fraction",))] = 1.0  # beside --images-list
     """Share of the labels to use, the same number from every class; 1: all."""
-    fraction_seed: int = 0
+    fraction_seed: Seed = 0
     """Which ones: another seed takes others."""
     policy: Literal["same", "imagenet", "v0"] = "same"
     """AutoAugment on the labelled images, instead of their colour; same: they are augmented like the frames."""
@@ -70,7 +81,7 @@ class Images:
 class Augment:
     """Inception crop, flip and colour; each frame, and each copy of an image, on its own."""
 
-    size: int = 224
+    size: Annotated[int, SIZES] = 224
     """Pixels of the square that the encoder sees."""
     crop_area: tuple[float, float] = (0.1, 1.0)
     """Share of the frame that a crop covers."""
@@ -78,19 +89,19 @@ class Augment:
     """Width by height of a crop."""
     flip: bool = True
     """Mirror half of the frames."""
-    brightness: float = 32 / 255
+    brightness: Share = 32 / 255
     """Add up to this, of 1."""
-    saturation: float = 0.5
+    saturation: Share = 0.5
     """Scale by 1 ± this."""
-    hue: float = 0.0
+    hue: Share = 0.0
     """Turn by up to this, of a full circle."""
-    contrast: float = 0.0
+    contrast: Share = 0.0
     """Scale by 1 ± this."""
     hsv: bool = False
     """Also the noise in hue, saturation and value of S4L."""
-    grey: float = 0.0
+    grey: Share = 0.0
     """Share of the shots, or images, that are grey in all their frames; 0.66 in Kolesnikov's exemplar."""
-    grey_frames: float = 0.0
+    grey_frames: Share = 0.0
     """Share of the frames that are grey, each on its own: a loss then cannot rely on colour."""
     standardise: bool = False
     """Each frame to a mean of 0 and a deviation of 1, as in Kolesnikov's exemplar, instead of colours in [-1, 1],
@@ -107,19 +118,19 @@ class Loss:
     """The frame/shot loss L_S."""
     on_labelled: bool = False
     """L_S also on the labelled images; where there are others too, it is the mean of both."""
-    contrastive_weight: float = 0.0
+    contrastive_weight: NotNegative = 0.0
     """Weight of an explicit contrastive loss (NT-Xent) between the frames of a shot, added to L_S."""
-    temperature: float = 0.1
+    temperature: Annotated[float, (1e-6, 1e30)] = 0.1
     """Of the contrastive loss."""
     pooling: Literal["mean", "attention"] = "mean"
     """p: frames of a shot to one representation."""
-    shot_features: int = 512
+    shot_features: Features = 512
     """Size of a shot's embedding."""
     video: Annotated[LossSettings | None, AvoidSubcommands] = field(default_factory=InfoNCE)
     """The video loss L_V."""
-    video_weight: float = 0.04
+    video_weight: NotNegative = 0.04
     """λ."""
-    supervised_weight: float = 0.0
+    supervised_weight: NotNegative = 0.0
     """γ: of the cross-entropy of the labelled images."""
 
 
@@ -127,19 +138,19 @@ class Loss:
 class Optimiser:
     """SGD with momentum; the learning rate is a function of the step."""
 
-    lr: float = 0.8
+    lr: NotNegative = 0.8
     """Learning rate after the warm-up."""
     schedule: Literal["steps", "cosine"] = "steps"
     """After the warm-up: constant but for decay_at, or half a cosine down to 0 at the last step, without decay_at."""
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
+    momentum: Annotated[float, (0, 0.9999)] = 0.9
+    weight_decay: NotNegative = 1e-4
     """L2 on kernels only, all parameters of two dimensions or more: no biases, no norms."""
-    warmup: int = 5_000
+    warmup: Annotated[int, (0, 10**12)] = 5_000
     """Steps of linear warm-up from 0."""
     decay_at: tuple[int, ...] = (90_000, 110_000)
     """Steps from which on the learning rate is multiplied once more by decay_factor."""
-    decay_factor: float = 0.1
-    clip: float = 0.0
+    decay_factor: PositiveShare = 0.1
+    clip: NotNegative = 0.0
     """Largest norm of the gradient; 0: any."""
 
 
@@ -148,9 +159,9 @@ class Recipe:
     """One row of the paper's training table, or one's own."""
 
     name: Annotated[str, Suppress]  # no flag: the recipe is named on the command line
-    steps: int = 120_000
+    steps: Annotated[int, (1, 10**12)] = 120_000
     """Steps to train."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides initial weights, batches and augmentation."""
     encoder: Encoder = field(default_factory=Encoder)
     batch: Batch = field(default_factory=Batch)

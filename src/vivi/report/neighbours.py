@@ -77,9 +77,9 @@ def _frames(corpus: Path) -> tuple[list[Tensor], Tensor, Tensor, str]:
     from vivi.train.monitor import choose_shots
 
     index = open_index(Corpus(corpus))
-    choice = choose_shots(index.first_shot, index.test, VIDEOS)
+    chosen, note = choose_shots(index.first_shot, index.test, VIDEOS)
     images, places = [], []
-    for video, shot in zip(choice.videos.tolist(), choice.shots.tolist(), strict=True):
+    for video, shot in chosen:
         [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
         try:
             images.append(torch.from_numpy(decode_frame(jpeg)).permute(2, 0, 1))
@@ -89,7 +89,7 @@ def _frames(corpus: Path) -> tuple[list[Tensor], Tensor, Tensor, str]:
     videos, shots = torch.tensor(places, dtype=torch.int64).view(-1, 2).unbind(1)
     if len(set(videos.tolist())) < 2 or len(set(shots.tolist())) <= len(set(videos.tolist())):
         raise UserError(f"{corpus} has too few videos with two shots to look for neighbours; remove --encoders")
-    return images, videos, shots, "training and held-out" if choice.note else "held-out"
+    return images, videos, shots, "training and held-out" if note else "held-out"
 
 
 def _draw(rows: Sequence[Sequence[tuple[Tensor, str, bool]]]) -> bytes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -41,7 +41,12 @@ class SafeConsole(Console):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
-class Output(io.TextIOBase):
+def warn(console: Console, line: str) -> None:
+    """Prints a line that should be seen."""
+    console.print(line, style="yellow", soft_wrap=True)
+
+
+class Output:
     """Standard output or error whose reader may leave, or whose disk may be full: long work goes on without it."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -51,41 +56,25 @@ class Output(io.TextIOBase):
             stream.reconfigure(errors="replace")  # a terminal without × is no reason to stop
 
     def write(self, text: str) -> int:
-        try:
-            return self.stream.write(text)
-        except OSError as error:
-            self._give_up(error)
-            return len(text)
+        return self._attempt(self.stream.write, text) or 0
 
     def flush(self) -> None:
+        self._attempt(self.stream.flush)
+
+    def _attempt(self, action: Callable[..., int | None], *words: str) -> int | None:
         try:
-            self.stream.flush()
+            return action(*words)
         except OSError as error:
-            self._give_up(error)
+            # From now on all that is written, also by libraries and other processes, goes nowhere.
+            self.failure = self.failure or error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+            return None
 
-    def _give_up(self, error: OSError) -> None:
-        """From now on all that is written, also by libraries and other processes, goes nowhere."""
-        self.failure = self.failure or error
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.stream.fileno())
-        os.close(nowhere)
-
-    def fileno(self) -> int:
-        return self.stream.fileno()
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
-    def writable(self) -> bool:
-        return True
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self.stream.encoding
-
-    @property
-    def buffer(self) -> Any:
-        return self.stream.buffer
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else is asked of a stream."""
+        return getattr(self.stream, name)
 
 
 def guard_output() -> Output:

@@ -6,10 +6,10 @@ In a single process, every method of World returns at once.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.signals import signals_go_to
 
 T = TypeVar("T")
-# What all processes must have alike: "has torch" -> a value, and how it is shown.
-Claims = Mapping[str, tuple[Any, str]]
+Claims = Mapping[str, Any]  # what all processes must have alike, by its name
 
 # Seconds. torchrun ends all processes as soon as one ends, and rank 0 is still to say why.
 _ERROR_DELAY = 1.0
@@ -33,6 +33,8 @@ _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 # Building the index of a large corpus, which the others wait for, takes minutes.
 _COLLECTIVE_TIMEOUT = timedelta(hours=2)
 _COUNTS = range(1, 1_000_000)  # of processes
+# A message to another process that did not get through; gloo has no exception of its own.
+_LOST = re.compile(r"gloo/(.|\n)*(Connection (closed|reset) by peer|Broken pipe|[Tt]imed out)")
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,8 @@ class World:
     def share_of(self, cores: int) -> range:
         """Which cores of the batch this process computes."""
         if cores % self.size:
-            raise UserError(
-                f"{self.size} processes cannot share {cores} cores evenly: start a number of processes that divides "
-                f"{cores}, or set --batch.cores"
-            )
+            remedy = "start another number of processes, or set --batch.cores"
+            raise UserError(f"{self.size} processes cannot share {cores} cores evenly: {remedy}")
         share = cores // self.size
         return range(self.rank * share, (self.rank + 1) * share)
 
@@ -88,11 +88,7 @@ class World:
 
     def broadcast_object(self, value: T) -> T:
         """Rank 0's value, whatever it is."""
-        if self.size == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values)
-        return values[0]
+        return self.all_gather_object(value)[0]
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replaces each tensor by that of rank 0."""
@@ -110,16 +106,16 @@ class World:
             result = action()
         except Exception as error:
             failure = error
-        reason = "" if failure is None else first_line(failure)
-        outcomes = self.all_gather_object((failure is not None, socket.gethostname(), reason))
-        if not any(failed for failed, _, _ in outcomes):
+        why = f"on {socket.gethostname()}: {first_line(failure)}" if failure else ""
+        reasons = dict(enumerate(self.all_gather_object(why)))
+        if not any(reasons.values()):
             return result
         if failure is not None and (self.rank == 0 or not isinstance(failure, UserError)):
             raise failure
         if self.rank > 0:
             sys.exit(1)
-        number, (_, host, reason) = next((number, outcome) for number, outcome in enumerate(outcomes) if outcome[0])
-        raise UserError(f"process {number} of {self.size}, on {host}: {reason}")
+        number, why = next((number, why) for number, why in reasons.items() if why)
+        raise UserError(f"process {number} of {self.size}, {why}")
 
     def on_rank_0(self, action: Callable[[], T]) -> T | None:
         """What rank 0 gets from an action that the others wait for; where it fails, all end, and rank 0 says why."""
@@ -128,28 +124,23 @@ class World:
     def check_same(self, claims: Callable[[], Claims]) -> None:
         """Ends all processes where one of them claims something else than rank 0."""
         if self.size > 1:
-            everyone = self.all_gather_object((socket.gethostname(), self.together(claims)))
-            self.together(lambda: compare_claims(everyone))
+            own = self.together(claims)
+            first = self.broadcast_object(own)
+            self.together(lambda: compare_claims(own, first))
 
 
-def compare_claims(everyone: Sequence[tuple[str, Claims]]) -> None:
-    """Raises for the first process whose claims differ from those of rank 0; each is a host with its claims."""
-    first_host, first = everyone[0]
-    for number, (host, claims) in enumerate(everyone):
-        for what, (value, shown) in first.items():
-            other, other_shown = claims.get(what, (None, "nothing"))
-            if other != value:
-                raise UserError(
-                    f"process {number} of {len(everyone)}, on {host}, {what} {other_shown}, not {shown} as process 0 "
-                    f"on {first_host}: give all of them the same"
-                )
+def compare_claims(own: Claims, first: Claims) -> None:
+    """Raises where a process claims something else than rank 0."""
+    for what, value in first.items():
+        if own.get(what) != value:
+            raise UserError(f"{what} is {own.get(what)} here, and {value} in process 0: give all of them the same")
 
 
 @contextmanager
 def join_world(device: str) -> Iterator[World]:
     """Meets the other processes, if torchrun has started any. `device` is cpu, cuda, cuda:N, mps, ... or auto."""
-    size = _variable("WORLD_SIZE", 1, _COUNTS)
-    rank, local = _variable("RANK", 0, range(size)), _variable("LOCAL_RANK", 0, range(size))
+    size = _variable("WORLD_SIZE", _COUNTS)
+    rank, local = _variable("RANK", range(size)), _variable("LOCAL_RANK", range(size))
     with only_rank_0_explains():
         here = choose_device(device, local)
     if size == 1:
@@ -165,7 +156,7 @@ def join_world(device: str) -> Iterator[World]:
         quiet = True
         raise
     except RuntimeError as error:
-        if not _is_lost_connection(error):
+        if not isinstance(error, dist.DistError) and not _LOST.search(str(error)):
             raise
         raise UserError(
             f"another process of this run has ended or cannot be reached ({first_line(error)[:200]}); "
@@ -177,54 +168,32 @@ def join_world(device: str) -> Iterator[World]:
             time.sleep(_ERROR_DELAY)
 
 
-def _variable(name: str, default: int, allowed: range) -> int:
-    """A number that torchrun sets in the environment."""
-    text = os.environ.get(name, str(default))
+def _variable(name: str, allowed: range) -> int:
+    """A number that torchrun sets in the environment, else the least."""
+    text = os.environ.get(name, str(allowed[0]))
     if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) not in allowed:
-        raise UserError(
-            f"the environment variable {name} is {text[:80]!r}; it must be a number from {allowed[0]} to "
-            f"{allowed[-1]}: start the processes with torchrun, or correct it"
-        )
+        number = f"it must be a number from {allowed[0]} to {allowed[-1]}, as torchrun sets it"
+        raise UserError(f"the environment variable {name} is {text[:80]!r}; {number}")
     return int(text)
 
 
 def _init_process_group(backend: str, rank: int, size: int) -> None:
     """Waits for the other processes, and makes a group of all."""
     try:
-        with _default_signals():
+        # Python's own handlers would wait until C++ returns.
+        with signals_go_to(signal.SIG_DFL, signal.SIGINT, signal.SIGTERM):
             store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=_RENDEZVOUS_TIMEOUT))
             group = dist.PrefixStore("default_pg", store)
             dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT)
             store.set_timeout(_COLLECTIVE_TIMEOUT)
     except (RuntimeError, ValueError) as error:
-        address = ":".join(os.environ.get(name, f"({name} is not set)") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise UserError(
             f"process {rank} did not meet the others: {size} processes are expected at {address} within "
             f"{_RENDEZVOUS_TIMEOUT.total_seconds() / 60:g} minutes ({first_line(error)[:200]}); check that all are "
             "started, that WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same for all, and that no firewall is "
             "between them"
         ) from None
-
-
-@contextmanager
-def _default_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end the process inside: Python's own handlers would wait until C++ returns."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _is_lost_connection(error: RuntimeError) -> bool:
-    """Whether a message to another process did not get through; gloo has no exception of its own."""
-    lost = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "timed out")
-    of_gloo = "gloo/" in str(error) and any(words in str(error) for words in lost)
-    return isinstance(error, dist.DistError) or of_gloo
 
 
 @contextmanager
@@ -240,7 +209,7 @@ def only_rank_0_explains() -> Iterator[None]:
 
 def processes_here() -> int:
     """How many processes of the run share this machine."""
-    return _variable("LOCAL_WORLD_SIZE", 1, _COUNTS)
+    return _variable("LOCAL_WORLD_SIZE", _COUNTS)
 
 
 def choose_device(name: str, local: int = 0) -> torch.device:

@@ -6,10 +6,10 @@ import itertools
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+
+from vivi.runtime.signals import signals_go_to
 
 
 def available_cores() -> int:
@@ -54,14 +54,6 @@ def _left(group: Path, limit: str, used: str, cache: str) -> int:
     return sys.maxsize  # no such group, or no limit ("max")
 
 
-@contextmanager
-def children_ignore_ctrl_c() -> Iterator[None]:
+def children_ignore_ctrl_c() -> AbstractContextManager[None]:
     """Processes started inside leave Ctrl-C, which reaches the whole group, to this one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return signals_go_to(signal.SIG_IGN, signal.SIGINT)

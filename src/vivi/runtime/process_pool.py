@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -66,46 +67,44 @@ class ProcessPool(Generic[Task]):
         """
         while True:
             for number in range(len(self.arguments)):
-                yield from self._give(number, tasks)
+                worker = self._workers.get(number)
+                if tasks and (worker is None or worker.task is None):
+                    worker = worker or self._start(number)
+                    worker.task = tasks.popleft()
+                    with suppress(OSError):  # it died before it had a task: what is received says so
+                        worker.connection.send(worker.task)
             busy = {worker.connection: number for number, worker in self._workers.items() if worker.task is not None}
             if not busy and not tasks:
                 return
             if check is not None:
                 check()
             for connection in wait(list(busy), timeout=1.0 if check is not None else None):
-                yield from self._receive(busy[connection])  # type: ignore[index]
+                yield self._receive(busy[connection])  # type: ignore[index]
 
-    def _give(self, number: int, tasks: deque[Task]) -> Iterator[tuple[Task, Died]]:
-        """Gives the next task, if there is one, to a process that has none."""
-        worker = self._workers.get(number)
-        if not tasks or (worker is not None and worker.task is not None):
-            return
-        if worker is None:
-            worker = self._workers[number] = _start(self.serve, self.arguments[number])
-        worker.task = tasks.popleft()
-        try:
-            worker.connection.send(worker.task)
-        except OSError:  # it died before it had a task
-            yield worker.task, self._bury(number)
+    def _start(self, number: int) -> _Worker[Task]:
+        context = multiprocessing.get_context("spawn")  # forked decoders and locks do not mix
+        ours, theirs = context.Pipe()
+        process = context.Process(target=self.serve, args=(theirs, *self.arguments[number]), daemon=True)
+        with children_ignore_ctrl_c():
+            process.start()
+        theirs.close()
+        worker = self._workers[number] = _Worker(process, ours)
+        return worker
 
-    def _receive(self, number: int) -> Iterator[tuple[Task, Progress | Done | Died]]:
+    def _receive(self, number: int) -> tuple[Task, Progress | Done | Died]:
         worker = self._workers[number]
-        assert worker.task is not None
-        try:
-            message = worker.connection.recv()
-        except (EOFError, OSError):
-            yield worker.task, self._bury(number)
-            return
         task = worker.task
+        assert task is not None
+        try:
+            message: Progress | Done = worker.connection.recv()
+        except (EOFError, OSError):
+            del self._workers[number]
+            worker.connection.close()
+            worker.process.join()
+            return task, Died(worker.process.exitcode or 0)
         if isinstance(message, Done):
             worker.task = None
-        yield task, message
-
-    def _bury(self, number: int) -> Died:
-        worker = self._workers.pop(number)
-        worker.connection.close()
-        worker.process.join()
-        return Died(worker.process.exitcode or 0)
+        return task, message
 
     def close(self) -> None:
         """Ends the processes."""
@@ -125,13 +124,3 @@ class ProcessPool(Generic[Task]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _start(serve: Callable[..., None], arguments: tuple[Any, ...]) -> _Worker[Any]:
-    context = multiprocessing.get_context("spawn")  # forked decoders and locks do not mix
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
-    with children_ignore_ctrl_c():
-        process.start()
-    theirs.close()
-    return _Worker(process, ours)

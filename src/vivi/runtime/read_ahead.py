@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -40,41 +37,19 @@ def map_ahead(
 
 
 def in_background(items: Generator[Item, None, None], ahead: int) -> Generator[Item, None, None]:
-    """The items of a generator that runs in a thread, with up to `ahead` of them, at least one, waiting.
+    """The items of a generator that runs in a thread of its own, with up to `ahead` of them, at least one, waiting.
 
     Closing this generator closes the other one, in its thread, and waits for that.
     """
-    results: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(ahead)
-    stopped = threading.Event()
-
-    def put(item: Item | None, error: BaseException | None = None) -> None:
-        while not stopped.is_set():
-            with suppress(queue.Full):
-                results.put((item, error), timeout=0.1)
-                return
-
-    def work() -> None:
-        try:
-            for item in items:
-                put(item)
-                if stopped.is_set():
-                    break
-            put(None, StopIteration())
-        except BaseException as error:
-            put(None, error)
-        finally:
-            items.close()
-
-    thread = threading.Thread(target=work, name="background", daemon=True)
-    thread.start()
+    pool, end = ThreadPoolExecutor(1, "background"), object()
+    # One of them is under way.
+    waiting: deque[Future[Any]] = deque(pool.submit(next, items, end) for _ in range(ahead + 1))
     try:
-        while True:
-            item, error = results.get()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
-            yield item  # type: ignore[misc]  # None only beside an error
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(pool.submit(next, items, end))
+            yield item
     finally:
-        stopped.set()
-        thread.join()
+        for future in waiting:
+            future.cancel()
+        pool.submit(items.close)
+        pool.shutdown()

@@ -1,34 +1,40 @@
-"""Ctrl-C and SIGTERM end a run between two steps; a second one ends it at once."""
+"""Ctrl-C and SIGTERM: who they go to, and how the first one ends a run between two steps."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
+@contextmanager
+def signals_go_to(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    """Inside, these signals go to the handler. Outside the main thread, where none can be set, nothing changes."""
+    settable = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if settable}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 class StopRequest:
-    """Set by the first signal. Outside the main thread, where signals cannot be caught, it is never set."""
+    """Set by the first Ctrl-C or SIGTERM; a second one ends the process at once."""
 
     def __init__(self) -> None:
         self.requested = False
-        self._before: dict[int, Any] = {}
+        self._handled = ExitStack()
 
-    def _request(self, number: int, frame: FrameType | None) -> None:
+    def _request(self, *_: object) -> None:
         self.requested = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+        self._handled.close()
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._request)
+        self._handled.enter_context(signals_go_to(self._request, signal.SIGINT, signal.SIGTERM))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
+        self._handled.close()

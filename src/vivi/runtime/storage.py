@@ -13,10 +13,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-from vivi.runtime.errors import UserError
+import msgspec
+
+from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.machine import available_memory
+
+T = TypeVar("T")
 
 MB, GB = 2**20, 2**30
 SMALL, LARGE, WEIGHTS = 64 * MB, 8 * GB, 64 * GB
@@ -36,12 +40,10 @@ def read_file(path: Path, most: int = SMALL) -> bytes:
     A pipe would be waited for without end, and a device or a sparse file may fill the memory.
     """
     check_regular(path, most)
-    if os.stat(path).st_size > GB and os.stat(path).st_size > (available_memory() or sys.maxsize):
-        raise Unfit(errno.EFBIG, "is larger than the memory that is free")
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(handle, "rb") as file:
         _check(os.fstat(handle), most)  # again: it may have been replaced meanwhile
-        return file.read() or b""
+        return file.read()
 
 
 def check_regular(path: Path, most: int = WEIGHTS) -> None:
@@ -56,6 +58,16 @@ def _check(found: os.stat_result, most: int) -> None:
         raise Unfit(errno.EINVAL, "is not a regular file")
     if found.st_size > most:
         raise Unfit(errno.EFBIG, f"is larger than {most // MB:,} MB")
+    if found.st_size > GB and found.st_size > (available_memory() or sys.maxsize):
+        raise Unfit(errno.EFBIG, "is larger than the memory that is free")
+
+
+def read_json(path: Path, kind: type[T], remedy: str) -> T:
+    """What a JSON file must hold, checked against a type by msgspec; a UserError with a remedy where it does not."""
+    try:
+        return msgspec.convert(json.loads(read_file(path)), kind)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is missing or damaged ({first_line(error)}); {remedy}") from None
 
 
 class StorageError(Exception):

@@ -3,9 +3,8 @@
     run/checkpoints/step-00000030.safetensors             all tensors after 30 steps
     run/checkpoints/step-00000030.safetensors.damaged     one that failed its check, set aside
 
-A checkpoint is one safetensors file. Its metadata holds the step, the format version, and a checksum of both and of
-the name, type, shape and bytes of every tensor. One process writes a run's checkpoints and restores from them.
-The tensors are the model's weights and statistics, and the optimiser's momentum.
+A checkpoint is one safetensors file: the model's weights and statistics, and the optimiser's momentum. Its metadata
+holds the step, the format version, and a checksum of both and of every tensor. One process writes and reads them.
 """
 
 from __future__ import annotations
@@ -16,21 +15,16 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from vivi.model.files import checksum
+from vivi.model.files import checksum, read_tensors
 from vivi.runtime.distributed import World
-from vivi.runtime.errors import UserError
-from vivi.runtime.storage import check_regular, fsync, storage, write_atomically
+from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.storage import fsync, storage, write_atomically
 
 FORMAT_VERSION = 1
-
-
-class _Damaged(Exception):
-    """Why a checkpoint cannot be trusted."""
 
 
 class NothingToRestore(UserError):
@@ -43,9 +37,8 @@ def save(folder: Path, step: int, tensors: Mapping[str, Tensor], keep: int = 3) 
     When this returns, the checkpoint outlives a power cut. Raises StorageError where it cannot be written; the
     checkpoints before it are then untouched.
     """
-    path = folder / f"step-{step:08d}.safetensors"
-    plain = _plain(tensors)
-    about = {"format_version": FORMAT_VERSION, "step": step, "checksum": _checksum(step, plain)}
+    path, plain = folder / f"step-{step:08d}.safetensors", _plain(tensors)
+    about = {"format_version": FORMAT_VERSION, "step": step, "checksum": checksum(f"{FORMAT_VERSION} {step}", plain)}
     metadata = {"vivi": json.dumps(about)}  # one entry, as safetensors would write several in any order
     with storage(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +46,7 @@ def save(folder: Path, step: int, tensors: Mapping[str, Tensor], keep: int = 3) 
             stale.unlink(missing_ok=True)
         write_atomically(path, safetensors.torch.save(plain, metadata))
         fsync(folder)
-        for old in checkpoints(folder)[:-keep]:
+        for old in _checkpoints(folder)[:-keep]:
             old.unlink(missing_ok=True)
     return path
 
@@ -65,11 +58,11 @@ def restore(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, T
     ones are all there is, it raises: a run never begins anew unasked.
     """
     lost: list[str] = []
-    for path in reversed(checkpoints(folder)):
+    for path in reversed(_checkpoints(folder)):
         try:
             restored = _read(path)
-        except _Damaged as error:
-            lost.append(f"{path} is damaged ({error})")
+        except ValueError as error:
+            lost.append(f"{path} is damaged ({first_line(error)})")
             with storage(path):  # renamed, it is neither taken again nor removed as an old one
                 path.rename(path.with_name(f"{path.name}.damaged"))
                 fsync(folder)
@@ -85,26 +78,19 @@ def restore(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, T
     raise NothingToRestore(f"{what}, and there is no other checkpoint to go on from; {todo}")
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def _checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first; not those set aside."""
     try:
         entries = list(folder.iterdir())
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be read ({error.strerror}); fix that and run the same command again"
-        ) from None
+        raise UserError(f"{folder} cannot be read ({error.strerror}); fix that and run it again") from None
     return sorted((path for path in entries if re.fullmatch(r"step-\d+\.safetensors", path.name)), key=_step)
 
 
 def _step(path: Path) -> int:
     return int(path.stem[5:])
-
-
-def _checksum(step: int, tensors: Mapping[str, Tensor]) -> str:
-    """Of all that a checkpoint says; the tensors are plain ones."""
-    return checksum(f"{FORMAT_VERSION} {step}", tensors)
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -120,25 +106,23 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(path: Path) -> tuple[int, dict[str, Tensor]]:
+    """The step and tensors of a checkpoint; ValueError where it cannot be trusted."""
     if not os.access(path, os.R_OK):
         raise UserError(f"{path} may not be read; change its permissions")
     try:
-        check_regular(path)
-        with safetensors.safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})["vivi"])
-            # First: of another version, nothing else is known, not even how its checksum is made.
-            version = about["format_version"]
-            if type(version) is int and version != FORMAT_VERSION:
-                raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")
-            step, sum_then = about["step"], about["checksum"]
-            # Cloned, as what safe_open gives may still be the file itself, mapped.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise _Damaged(" ".join(str(error).split())) from None
-    if version != FORMAT_VERSION or sum_then != _checksum(step, tensors):
-        raise _Damaged("its content does not match its checksum")
+        tensors, metadata = read_tensors(path)
+        about = json.loads(metadata["vivi"])
+        # First: of another version, nothing else is known, not even how its checksum is made.
+        version = about["format_version"]
+        if type(version) is int and version != FORMAT_VERSION:
+            raise UserError(f"{path} has format version {version}; this vivi reads version {FORMAT_VERSION}")
+        step, expected = about["step"], about["checksum"]
+    except (OSError, KeyError, TypeError) as error:
+        raise ValueError(first_line(error)) from None
+    if version != FORMAT_VERSION or expected != checksum(f"{FORMAT_VERSION} {step}", tensors):
+        raise ValueError("its content does not match its checksum")
     if step != _step(path):
-        raise _Damaged(f"it holds step {step}")
+        raise ValueError(f"it holds step {step}")
     return step, tensors
 
 

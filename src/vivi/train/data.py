@@ -19,6 +19,7 @@ from vivi.data.resident import ResidentSource, decoded_bytes, load_resident
 from vivi.data.sources import CorpusSource, ImageSource, Source
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import Recipe
+from vivi.runtime.console import warn
 from vivi.runtime.distributed import World, processes_here
 from vivi.runtime.errors import UserError
 from vivi.runtime.machine import available_cores, available_memory
@@ -48,18 +49,18 @@ class TrainingData:
     def classes(self) -> tuple[str, ...]:
         return self.labelled.classes if self.labelled else ()
 
-    def fingerprints(self) -> dict[str, str]:
-        """What a resumed run, and every process of a run, must find again."""
-        prints = {"corpus_fingerprint": self.index.fingerprint} if self.index else {}
-        for name, images in (("images_fingerprint", self.images), ("labels_fingerprint", self.labelled)):
-            prints |= {name: images.fingerprint()} if images else {}
-        return prints
-
-    def places(self) -> dict[str, str]:
-        places = {"corpus": str(self.index.corpus.resolve())} if self.index else {}
-        for name, images in (("images", self.images), ("images_test", self.test)):
-            places |= {name: str(images.source.resolve())} if images else {}
-        return places
+    def facts(self) -> dict[str, str]:
+        """Where the data lies, and fingerprints, which a resumed run and every process of a run must find again."""
+        index, images, labelled, test = self.index, self.images, self.labelled, self.test
+        facts = {
+            "corpus": str(index.corpus.resolve()) if index else "",
+            "images": str(images.source.resolve()) if images else "",
+            "images_test": str(test.source.resolve()) if test else "",
+            "corpus_fingerprint": index.fingerprint if index else "",
+            "images_fingerprint": images.fingerprint() if images else "",
+            "labels_fingerprint": labelled.fingerprint() if labelled else "",
+        }
+        return {name: fact for name, fact in facts.items() if fact}
 
     def notes(self) -> list[str]:
         """What was left out, and what is odd, a line each."""
@@ -120,7 +121,7 @@ def prefetch_steps(
     if data.videos_source is not None:
         source: Source = data.videos_source
         if isinstance(source, CorpusSource):
-            source = keep_resident(source, recipe, execution, world, len(steps), console) or source
+            source = keep_resident(source, execution, world, len(steps), console) or source
         decoders = 0 if isinstance(source, ResidentSource) else threads
         augment_batch = partial(augment, settings=recipe.augment, dtype=dtype)
         if recipe.sees_patches:
@@ -151,42 +152,40 @@ def micro_batch_bytes(recipe: Recipe, size: MicroBatchSize, dtype: torch.dtype) 
 
 
 def keep_resident(
-    source: CorpusSource, recipe: Recipe, execution: Execution, world: World, steps: int, console: Console
+    source: CorpusSource, execution: Execution, world: World, steps: int, console: Console
 ) -> ResidentSource | None:
     """All frames decoded, in memory, if they fit and if so many steps see enough of them to be worth it."""
     if execution.resident == "off":
         return None
-    batch, corpus, frames = recipe.batch, source.index.corpus, int(source.frame_counts().sum())
+    batch, corpus, frames = source.batch, source.index.corpus, int(source.frame_counts().sum())
     per_shot = batch.frames if batch.source == "shot" else 1
     decoded = steps * batch.videos * batch.shots * per_shot // world.size  # by streaming
     if execution.resident == "auto" and decoded < frames:
         return None
     on_gpu, on_host = memory_to_spare(world.device)
-    size = decoded_bytes(source, max(on_gpu, on_host))
-    if size is None:
-        if execution.resident == "on":
-            raise UserError(
-                f"--resident on: decoded, the {frames:,} frames of {corpus} take more than the "
-                f"{max(on_gpu, on_host) / 2**30:.1f} GiB that can be spared; remove it"
-            )
-        return None
-    keep_on = world.device if size <= on_gpu else torch.device("cpu")
-    threads = reading_threads(execution, most=available_cores())
-    lines: list[str] = []
-    with ProgressLine("decode", frames, console) as progress:
+    most = max(on_gpu, on_host)
+    size = decoded_bytes(source, most)
+    resident = None
+    why_not = f"decoded, the {frames:,} frames of {corpus} take more than the {most / 2**30:.1f} GiB to spare"
+    if size is not None:
+        keep_on = world.device if size <= on_gpu else torch.device("cpu")
+        threads = reading_threads(execution, most=available_cores())
+        lines: list[str] = []
+        with ProgressLine("decode", frames, console) as progress:
 
-        def show(done: int, damaged: tuple[str, ...]) -> None:
-            lines.extend(damaged)
-            progress.show(done, f"{done:,} of {frames:,} frames decoded")
+            def show(done: int, damaged: tuple[str, ...]) -> None:
+                lines.extend(damaged)
+                progress.show(done, f"{done:,} of {frames:,} frames decoded")
 
-        resident = load_resident(source, size, threads, world.device, keep_on, show)
-        if resident is not None:
-            where = "on the GPU" if keep_on.type == "cuda" else "in memory"
-            progress.show(frames, f"all {frames:,} frames are kept {where}, decoded: {size / 2**30:.1f} GiB")
-    for line in lines if resident is not None else ():
-        console.print(line, style="yellow", soft_wrap=True)
+            resident = load_resident(source, size, threads, world.device, keep_on, show)
+            if resident is not None:
+                where = "on the GPU" if keep_on.type == "cuda" else "in memory"
+                progress.show(frames, f"all {frames:,} frames are kept {where}, decoded: {size / 2**30:.1f} GiB")
+        for line in lines if resident is not None else ():
+            warn(console, line)
+        why_not = f"videos of {corpus} have frames of several sizes"
     if resident is None and execution.resident == "on":
-        raise UserError(f"--resident on: videos of {corpus} have frames of several sizes; remove it")
+        raise UserError(f"--resident on: {why_not}; remove it")
     return resident
 
 

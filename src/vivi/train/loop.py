@@ -12,7 +12,7 @@ import torch
 from vivi.data.loader import MicroBatch, Prefetch, StepInput
 from vivi.model.vivi import Vivi
 from vivi.recipes import Recipe
-from vivi.runtime.console import SafeConsole
+from vivi.runtime.console import SafeConsole, warn
 from vivi.runtime.distributed import World, only_rank_0_explains
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
@@ -51,41 +51,42 @@ class Loop:
 
     def __init__(self, trainer: Trainer, execution: Execution, writer: RunWriter | None) -> None:
         self.trainer, self.execution, self.writer = trainer, execution, writer
-        self.recipe, self.world = trainer.recipe, trainer.world
+        # Each process names what it met itself.
+        self.console = writer.console if writer is not None else SafeConsole(stderr=True)
         self.damaged: set[str] = set()
         # Of the steps since the last check: looking at every step would make the host wait for the device.
         self.unchecked: list[tuple[int, Metrics]] = []
 
     def run(self, steps: Prefetch, stop: StopRequest) -> None:
         """Takes all steps; raises KeyboardInterrupt, after saving, when asked to stop before the last."""
-        start, every = steps.steps.start, self.execution
-        if start == 0 and self.writer is not None:
-            self.writer.log(0, self.writer.monitor.measure(self.trainer.model))
-        clock = Clock(self.recipe, start)
+        recipe, every, writer = self.trainer.recipe, self.execution, self.writer
+        if steps.steps.start == 0 and writer is not None:
+            writer.log(0, writer.monitor.measure(self.trainer.model))
+        clock = Clock(recipe, steps.steps.start)
         for batch in steps:
             videos, images = self._watched("augmented", batch.videos), self._watched("labelled", batch.images)
             metrics = self.trainer.step(StepInput(batch.number, videos, images))
             step = batch.number + 1
             self.unchecked.append((step, metrics))
-            last = step == self.recipe.steps
-            stopping = self.world.any(stop.requested)
+            last, stopping = step == recipe.steps, self.trainer.world.any(stop.requested)
+            saving = last or stopping or step % every.checkpoint_every == 0
             values: dict[str, float] = {}
             if last or step % every.log_every == 0:
                 values = self._checked_metrics()
-                values["learning_rate"] = learning_rate(batch.number, self.recipe.steps, self.recipe.optimiser)
+                values["learning_rate"] = learning_rate(batch.number, recipe.steps, recipe.optimiser)
                 values.update(clock.read(step))
-            if self.writer is not None:
-                if last or step % every.monitor_every == 0:
-                    values.update(self.writer.monitor.measure(self.trainer.model))
-                self.writer.log(step, values)
-            if last or stopping or step % every.checkpoint_every == 0:
+            if saving:
                 self._checked_metrics()
                 self._check_weights(step)
-                if self.writer is not None:
-                    self.writer.save(step, self.trainer.model, self.trainer.optimiser, draw=last or stopping)
+            if writer is not None:
+                if last or step % every.monitor_every == 0:
+                    values.update(writer.monitor.measure(self.trainer.model))
+                writer.log(step, values)
+                if saving:
+                    writer.save(step, draw=last or stopping)
             if stopping and not last:
-                if self.writer is not None:
-                    self.writer.console.print(f"saved step {step} of {self.recipe.steps}")
+                if writer is not None:
+                    writer.console.print(f"saved step {step} of {recipe.steps}")
                 raise KeyboardInterrupt
 
     def _watched(self, name: str, micro_batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
@@ -95,9 +96,7 @@ class Loop:
                 self.writer.write_picture_once(name, micro_batch.frames[0])
             for line in sorted({*micro_batch.damaged} - self.damaged):
                 self.damaged.add(line)
-                # Each process names what it met itself.
-                console = self.writer.console if self.writer is not None else SafeConsole(stderr=True)
-                console.print(line, style="yellow", soft_wrap=True)
+                warn(self.console, line)
             yield micro_batch
 
     def _checked_metrics(self) -> dict[str, float]:
@@ -136,7 +135,6 @@ class Clock:
         self.last = start, self.began
 
     def read(self, step: int) -> dict[str, float]:
-        now = time.monotonic()
-        before, at = self.last
+        now, (before, at) = time.monotonic(), self.last
         self.last = step, now
         return {"frames_per_second": (step - before) * self.frames / max(now - at, 1e-9), "seconds": now - self.began}

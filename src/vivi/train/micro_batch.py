@@ -29,37 +29,27 @@ class MicroBatchSize:
 def choose_size(
     model: Vivi, recipe: Recipe, execution: Execution, cores: int, device: torch.device
 ) -> MicroBatchSize:
-    """The size for a process that computes so many cores."""
-    if cores % (execution.micro_batch or 1):
-        raise UserError(
-            f"--micro-batch {execution.micro_batch} does not divide this process's number of cores, {cores}, evenly"
-        )
+    """The size for a process that computes so many cores: of the videos as many as divide them and fit.
+
+    Of the labelled images it is as many as the encoder then sees about as many pictures: a few at a time would leave
+    a GPU idle, and another shape is another graph to compile where there are no batch statistics.
+    """
+    chosen, size, on_gpu = execution.micro_batch, recipe.augment.size, device.type == "cuda"
+    if chosen and cores % chosen:
+        raise UserError(f"--micro-batch {chosen} does not divide this process's number of cores, {cores}, evenly")
+    share = _COMPILED_CUDA_SHARE if execution.compiles(on_gpu) else _CUDA_SHARE
+    room = share * torch.cuda.mem_get_info(device)[0] if on_gpu else _CPU_BYTES
     try:
-        fit = _cores_that_fit(model, recipe, cores, device, execution.compiles(device.type == "cuda"))
+        each = activation_bytes(model, size, device)
     except (RuntimeError, ValueError, AssertionError) as error:
-        raise UserError(
-            f"{recipe.encoder.name} cannot take frames of {recipe.augment.size} px ({first_line(error)}): "
-            "set --augment.size"
-        ) from None
-    videos = execution.micro_batch or fit
-    return MicroBatchSize(videos, _cores_of_images(model, recipe, videos, cores))
-
-
-def _cores_that_fit(model: Vivi, recipe: Recipe, cores: int, device: torch.device, compiled: bool) -> int:
-    """The largest number of cores that divides `cores` and whose activations fit."""
-    frames = max(frames_of_encoder(model, recipe)) // recipe.batch.cores  # one after the other, see step.py
-    share = _COMPILED_CUDA_SHARE if compiled else _CUDA_SHARE
-    room = share * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _CPU_BYTES
-    fit = int(room // (frames * activation_bytes(model, recipe.augment.size, device)))
-    return max(count for count in range(1, cores + 1) if cores % count == 0 and count <= max(1, fit))
-
-
-def _cores_of_images(model: Vivi, recipe: Recipe, of_videos: int, cores: int) -> int:
-    """As many cores of labelled images as the encoder then sees about as many pictures as of videos: a few at a time
-    would leave a GPU idle, and another shape is another graph to compile where there are no batch statistics."""
+        reason = f"cannot take frames of {size} px ({first_line(error)})"
+        raise UserError(f"{recipe.encoder.name} {reason}: set --augment.size") from None
     frames, images = frames_of_encoder(model, recipe)
-    most = of_videos * max(1, frames // max(images, 1))
-    return max(count for count in range(of_videos, cores + 1, of_videos) if cores % count == 0 and count <= most)
+    fit = room // (max(frames, images) // recipe.batch.cores * each)  # one after the other, see step.py
+    counts = [count for count in range(1, cores + 1) if cores % count == 0]
+    videos = chosen or max(count for count in counts if count <= max(1, fit))
+    most = videos * max(1, frames // max(images, 1))
+    return MicroBatchSize(videos, max(count for count in counts if count % videos == 0 and count <= most))
 
 
 def frames_of_encoder(model: Vivi, recipe: Recipe) -> tuple[int, int]:
@@ -85,11 +75,8 @@ def activation_bytes(model: Vivi, size: int, device: torch.device) -> int:
     keep = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
     with model.encoder.without_collecting_statistics(), keep:
         h = model.encoder(frames)  # keeps the tensors alive, so that no address is used twice
-    if h.shape[-1] != model.encoder.features:
-        name = model.encoder.architecture.name
-        raise UserError(
-            f"--encoder.name {name} cannot be an encoder: it gives {h.shape[-1]} features a frame where timm says "
-            f"{model.encoder.features}"
-        )
+    name, own = model.encoder.architecture.name, model.encoder.features
+    if h.shape[-1] != own:
+        raise UserError(f"--encoder.name {name} gives {h.shape[-1]} features where timm says {own}: choose another")
     del h
     return max(1, sum(kept.values()) // 2)

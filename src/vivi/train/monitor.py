@@ -4,14 +4,14 @@ video or their class, and does the classifier name it?"""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,10 +23,10 @@ from vivi.data.packed import Image, pack
 from vivi.data.squares import sample_squares
 from vivi.model.features import encode, top_k
 from vivi.model.vivi import Vivi
+from vivi.runtime.console import warn
 
 _BATCH = 256  # frames that the encoder sees at once
-_CHUNK = 1024  # frames compared with all others at once
-MOST_IMAGES = 1000  # test images that are watched: they stay in memory
+_MOST_IMAGES = 1000  # test images that are watched: they stay in memory
 
 
 # --- what is measured ---
@@ -70,61 +70,44 @@ def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> tuple[float, f
     """
     directions = F.normalize(features.float(), dim=1)
     videos, shots = videos.to(features.device), shots.to(features.device)
-    hits, chance, queries = 0, 0.0, 0
-    for rows in torch.arange(len(features), device=features.device).split(_CHUNK):
-        own_video = videos[rows, None] == videos  # (rows, n)
-        own_shot = own_video & (shots[rows, None] == shots)
-        right = own_video & ~own_shot
-        similarity = (directions[rows] @ directions.T).masked_fill(own_shot, -math.inf)
-        hit = right.gather(1, similarity.argmax(dim=1, keepdim=True)).squeeze(1)
-        is_query = right.any(dim=1)
-        by_chance = right.sum(dim=1) / (~own_shot).sum(dim=1).clamp(min=1)
-        hits += int(hit[is_query].sum())
-        chance += float(by_chance[is_query].double().sum())
-        queries += int(is_query.sum())
-    return (hits / queries, chance / queries) if queries else None
+    own_video = videos[:, None] == videos  # (n, n)
+    own_shot = own_video & (shots[:, None] == shots)
+    right = own_video & ~own_shot
+    nearest = (directions @ directions.T).masked_fill(own_shot, -math.inf).argmax(dim=1, keepdim=True)
+    chance = right.sum(dim=1) / (~own_shot).sum(dim=1).clamp(min=1)
+    is_query = right.any(dim=1)
+    queries, hits = int(is_query.sum()), int(right.gather(1, nearest).squeeze(1)[is_query].sum())
+    return (hits / queries, float(chance[is_query].double().sum()) / queries) if queries else None
 
 
 # --- on which frames and images ---
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which shots are watched, by position in the index; `note` says what is unusual about them, or nothing."""
-
-    videos: NDArray[np.int64]
-    shots: NDArray[np.int64]
-    note: str
-
-
 def choose_shots(
     first_shot: NDArray[np.int64], test: NDArray[np.bool_], videos: int = 128, shots_per_video: int = 4
-) -> Choice:
-    """Chooses up to `videos` held-out videos of two shots or more, evenly over the index, and shots evenly in each.
+) -> tuple[list[tuple[int, int]], str]:
+    """Chooses up to `videos` held-out videos of two shots or more, evenly over the index, and shots evenly in each:
+    the positions of both in the index, and what is unusual about them, or nothing.
 
     `first_shot` (videos + 1) are the positions of each video's first shot, `test` (videos,) which are held out.
     """
     counts = np.diff(first_shot)
-    held_out = np.asarray(test, dtype=bool)
     # One video alone would always find itself.
-    cases = [
-        (held_out & (counts >= 2), shots_per_video, ""),
+    for eligible, most, note in (
+        (np.asarray(test, bool) & (counts >= 2), shots_per_video, ""),
         (counts >= 2, shots_per_video, "too few held-out videos have two shots: training videos are watched as well"),
         (counts >= 1, 1, "too few videos have two shots: retrieval is left out"),
-    ]
-    for eligible, most, note in cases:
-        candidates = np.flatnonzero(eligible)
-        if len(candidates) >= 2:
-            chosen = _evenly(candidates, videos)
-            parts = [_evenly(np.arange(first_shot[video], first_shot[video + 1]), most) for video in chosen]
-            return Choice(np.repeat(chosen, [len(part) for part in parts]), np.concatenate(parts), note)
-    nothing = np.zeros(0, np.int64)
-    return Choice(nothing, nothing, "there are too few videos to watch")
+    ):
+        chosen = _evenly(np.flatnonzero(eligible).tolist(), videos)
+        if len(chosen) >= 2:
+            shots = {video: range(int(first_shot[video]), int(first_shot[video + 1])) for video in chosen}
+            return [(video, shot) for video in chosen for shot in _evenly(shots[video], most)], note
+    return [], "there are too few videos to watch"
 
 
-def _evenly(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+def _evenly(values: Sequence[int], most: int) -> list[int]:
     count = min(len(values), most)
-    return values[np.arange(count) * len(values) // max(count, 1)]
+    return [values[number * len(values) // count] for number in range(count)]
 
 
 @dataclass(frozen=True)
@@ -139,16 +122,14 @@ class Watched:
 
 def held_out_frames(index: Index, size: int) -> Watched:
     """The middle frame of each chosen shot: its middle square, resized."""
-    choice = choose_shots(index.first_shot, index.test)
-    images: list[Image] = []
-    places: list[tuple[int, int]] = []
-    for video, shot in zip(choice.videos.tolist(), choice.shots.tolist(), strict=True):
+    chosen, note = choose_shots(index.first_shot, index.test)
+    images: dict[tuple[int, int], Image] = {}
+    for video, shot in chosen:
         [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
         with suppress(ValueError):  # a damaged frame is left out
-            images.append(decode_frame(jpeg))
-            places.append((video, shot))
-    videos, shots = torch.tensor(places, dtype=torch.long).view(-1, 2).unbind(1)
-    return Watched(middle_squares(images, size), videos, shots, choice.note)
+            images[video, shot] = decode_frame(jpeg)
+    videos, shots = torch.tensor([*images], dtype=torch.long).view(-1, 2).unbind(1)
+    return Watched(middle_squares([*images.values()], size), videos, shots, note)
 
 
 def middle_squares(images: Sequence[Image], size: int) -> Tensor:
@@ -161,10 +142,9 @@ def middle_squares(images: Sequence[Image], size: int) -> Tensor:
 
 def watched_images(images: LabelledImages, size: int) -> Watched:
     """Some images, evenly over all."""
-    squares, labels, unreadable = sample_squares(images, size, MOST_IMAGES)
-    note = ""
-    if unreadable:
-        note = f"unreadable test images, left out: {len(unreadable):,}; the first is {unreadable[0]}"
+    squares, labels, unreadable = sample_squares(images, size, _MOST_IMAGES)
+    first = f"{len(unreadable):,}; the first is {unreadable[0]}" if unreadable else ""
+    note = f"unreadable test images, left out: {first}" if first else ""
     return Watched(squares, labels, torch.arange(len(labels)), note)
 
 
@@ -175,7 +155,6 @@ def watched_images(images: LabelledImages, size: int) -> Watched:
 class Monitor:
     """What a run is watched on; either may be missing."""
 
-    SHOWN: ClassVar[Mapping[str, str]] = {"retrieval": "retrieval", "top1": "top-1"}  # in the progress line
     held_out: Watched | None
     test: Watched | None
 
@@ -191,6 +170,18 @@ class Monitor:
             if head.out_features > 5:  # else it is always right
                 values["top5"] = top5 / len(self.test.frames)
         return values
+
+
+def open_monitor(index: Index | None, test: LabelledImages | None, size: int, console: Console) -> Monitor:
+    """For a corpus, for test images, or for both; what is unusual about them is said."""
+    monitor = Monitor(
+        held_out_frames(index, size) if index is not None else None,
+        watched_images(test, size) if test is not None else None,
+    )
+    for watched in (monitor.held_out, monitor.test):
+        if watched is not None and watched.note:
+            warn(console, watched.note)
+    return monitor
 
 
 def measure_features(encoder: nn.Module, watched: Watched) -> dict[str, float]:

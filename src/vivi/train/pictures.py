@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,9 +15,6 @@ from torch import Tensor
 from vivi.losses import Loss, Supervised
 from vivi.runtime.storage import write_atomically
 from vivi.train.metrics import read_metrics
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _GAP = 4  # rows of white pixels between two videos
 
@@ -45,14 +41,10 @@ def grid(frames: Tensor, shots_per_video: int = 1) -> NDArray[np.uint8]:
     """
     shots, columns, _, size, _ = frames.shape
     pixels = ((frames.detach().float().cpu() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
-    rows = pixels.permute(0, 3, 1, 4, 2).reshape(shots, size, columns * size, 3).numpy()
+    rows = pixels.permute(0, 3, 1, 4, 2).reshape(shots * size, columns * size, 3).numpy()
+    videos = np.split(rows, range(shots_per_video * size, len(rows), shots_per_video * size))
     gap = np.full((_GAP, columns * size, 3), 255, np.uint8)
-    parts: list[NDArray[np.uint8]] = []
-    for shot, row in enumerate(rows):
-        if shot > 0 and shot % shots_per_video == 0:
-            parts.append(gap)
-        parts.append(row)
-    return np.concatenate(parts)
+    return np.concatenate([part for video in videos for part in (gap, video)][1:])
 
 
 def write_png(path: Path, picture: NDArray[np.uint8]) -> None:
@@ -80,23 +72,19 @@ def draw_curves(run: Path, losses: Sequence[Loss]) -> None:
     panels = [(title, names) for title, names in all_panels if logged & {*names}] or all_panels[:1]
     figure = Figure(figsize=(3.5 * len(panels), 3.2), layout="constrained")
     for axes, (title, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        _draw_panel(axes, title, names, lines)
+        for name in names:
+            points = {line["step"]: line[name] for line in lines if line.get(name) is not None}
+            if points:
+                colour, style = ("grey", "dotted") if name.endswith("chance") else (None, "solid")
+                axes.plot([*points], [*points.values()], label=name.replace("_", " "), color=colour, linestyle=style)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("step", fontsize=8)
+        if axes.get_ylim()[0] > 0:
+            axes.set_ylim(bottom=0)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend(fontsize=8, frameon=False)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100)
     write_atomically(run / "curves.png", content.getvalue())
-
-
-def _draw_panel(axes: Axes, title: str, names: Sequence[str], lines: Sequence[dict[str, Any]]) -> None:
-    for name in names:
-        points = {line["step"]: line[name] for line in lines if line.get(name) is not None}
-        if points:
-            colour, style = ("grey", "dotted") if name.endswith("chance") else (None, "solid")
-            axes.plot([*points], [*points.values()], label=name.replace("_", " "), color=colour, linestyle=style)
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel("step", fontsize=8)
-    if axes.get_ylim()[0] > 0:
-        axes.set_ylim(bottom=0)
-    axes.tick_params(labelsize=8)
-    axes.grid(alpha=0.3)
-    if axes.lines:
-        axes.legend(fontsize=8, frameon=False)

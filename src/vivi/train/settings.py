@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import Recipe
-from vivi.runtime.errors import UserError, check_ranges
+from vivi.recipes.check import check_numbers
+from vivi.recipes.schema import Count, CountOrNone
+from vivi.runtime.errors import require
+
+Steps = Annotated[int, (1, 10**9)]  # between two of something
 
 
 @dataclass(frozen=True)
@@ -29,23 +33,17 @@ class DataPaths:
     def check(self, recipe: Recipe) -> None:
         """Raises where what the recipe learns from is missing or not wanted. It needs no torch, and answers at
         once."""
-        for flag, given, wanted, what in (
-            ("--corpus", self.corpus, recipe.learns_from_videos, "videos"),
-            ("--images", self.images, recipe.learns_from_images, "images"),
+        for flag, path, wanted, what, needed in (
+            ("--corpus", self.corpus, recipe.learns_from_videos, "videos", "a corpus made by vivi prepare"),
+            ("--images", self.images, recipe.learns_from_images, "images", "a folder or list of images"),
+            ("--images-list", self.images_list, recipe.learns_from_labels, "labels", ""),
+            ("--images-test", self.images_test, recipe.learns_from_images, "images", ""),
         ):
-            if wanted and given is None:
-                given_as = "a corpus made by vivi prepare" if what == "videos" else "a folder or list of images"
-                raise UserError(f"{recipe.name} learns from {what}: give {given_as}, {flag} PATH")
-            if given is not None and not wanted:
-                raise UserError(f"{recipe.name} learns from no {what}: remove {flag}, or choose another recipe")
-        if not recipe.learns_from_images and (self.images_list or self.images_test):
-            raise UserError(f"{recipe.name} learns from no images: remove --images-list and --images-test")
-        if not recipe.learns_from_labels and self.images_list is not None:
-            raise UserError(f"{recipe.name} learns from no labels: remove --images-list")
-        files = (("--images", self.images), ("--images-list", self.images_list), ("--images-test", self.images_test))
-        for flag, path in files:
-            if path is not None and not path.exists():
-                raise UserError(f"{flag} {path} does not exist")
+            if path is None:
+                require(not wanted or not needed, f"{recipe.name} learns from {what}: give {needed}, {flag} PATH")
+            else:
+                require(wanted, f"{recipe.name} learns from no {what}: remove {flag}, or choose another recipe")
+                require(path == self.corpus or path.exists(), f"{flag} {path} does not exist")
         if self.corpus is not None:
             Corpus(self.corpus)
 
@@ -56,23 +54,23 @@ class Execution:
 
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
-    threads: int = 0
+    threads: Annotated[int, (0, 1024)] = 0
     """Threads that read and decode frames; 0: one for each core, up to 4."""
     resident: Literal["auto", "on", "off"] = "auto"
     """Keep all frames decoded in the memory of the GPU, or of the host; auto: if they fit and the run sees enough."""
-    micro_batch: int = 0
+    micro_batch: CountOrNone = 0
     """How many of the recipe's cores to compute at once; 0: as many as fit into memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the encoder's arithmetic; auto: bfloat16 on a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the encoder with torch.compile; auto: on a GPU."""
-    log_every: int = 10
+    log_every: Steps = 10
     """Steps between two lines of metrics.jsonl."""
-    monitor_every: int = 200
+    monitor_every: Steps = 200
     """Steps between two looks at held-out videos (retrieval, collapse)."""
-    checkpoint_every: int = 500
+    checkpoint_every: Steps = 500
     """Steps between two checkpoints."""
-    keep: int = 3
+    keep: Count = 3
     """How many checkpoints to keep."""
 
     def compiles(self, on_gpu: bool) -> bool:
@@ -80,13 +78,8 @@ class Execution:
 
     def check(self, recipe: Recipe) -> None:
         """Raises where a value is out of its range, or does not go with the recipe."""
-        count = (1, 10**9)
-        intervals = dict.fromkeys(["log_every", "monitor_every", "checkpoint_every"], count)
-        check_ranges(self, {"threads": (0, 1024), "micro_batch": (0, 10**9), "keep": count, **intervals})
-        if self.micro_batch and recipe.batch.cores % self.micro_batch:
-            raise UserError(
-                f"--micro-batch {self.micro_batch} does not divide --batch.cores {recipe.batch.cores} evenly; "
-                "0 takes as many as fit into memory"
-            )
-        if self.resident == "on" and not recipe.learns_from_videos:
-            raise UserError(f"{recipe.name} learns from no videos: remove --resident")
+        check_numbers(self)
+        at_once, cores = self.micro_batch or 1, recipe.batch.cores
+        require(cores % at_once == 0, f"--micro-batch {at_once} does not divide --batch.cores {cores} evenly")
+        videos = recipe.learns_from_videos or self.resident != "on"
+        require(videos, f"{recipe.name} learns from no videos: remove --resident")

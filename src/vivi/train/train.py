@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -18,7 +18,7 @@ from vivi.recipes import Recipe
 from vivi.recipes.check import check_recipe
 from vivi.recipes.describe import describe_batch
 from vivi.recipes.files import differences, flat
-from vivi.runtime.console import SafeConsole
+from vivi.runtime.console import SafeConsole, warn
 from vivi.runtime.distributed import Claims, World, join_world, only_rank_0_explains
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
@@ -27,9 +27,8 @@ from vivi.train.checkpoint import broadcast_state, load_state, restore
 from vivi.train.data import TrainingData, open_data, prefetch_steps
 from vivi.train.loop import Loop, Trainer
 from vivi.train.micro_batch import MicroBatchSize, choose_size
-from vivi.train.monitor import MOST_IMAGES, Monitor, held_out_frames, watched_images
-from vivi.train.pictures import draw_curves
-from vivi.train.run import FINGERPRINTS, open_run, version_of
+from vivi.train.monitor import open_monitor
+from vivi.train.run import open_run, version_of
 from vivi.train.settings import DataPaths, Execution
 from vivi.train.writer import RunWriter, write_results
 
@@ -48,17 +47,54 @@ def train(
     """
     execution, named = execution or Execution(), named or recipe
     console = console or SafeConsole()
+    with _failures_explained(), join_world(execution.device) as world, ExitStack() as stack:
+        console = console if world.rank == 0 else Console(quiet=True)
+        world.together(lambda: _check(recipe, execution, world))
+        world.on_rank_0(lambda: stack.enter_context(locked(out, "vivi train")))
+        opened = world.on_rank_0(lambda: open_data(recipe, paths))  # and keeps an index, which the others find
+        data = world.together(lambda: opened or open_data(recipe, paths))
+        world.check_same(lambda: _claims(recipe, data))
+        model, size = world.together(lambda: set_up(_resumable(recipe, out), data, execution, world))
+        trainer = Trainer(model, recipe, world)
+        world.on_rank_0(lambda: open_run(out, recipe, named, data))
+        start = _restore(trainer, out, console)
+        world.on_rank_0(lambda: _describe(trainer, named, data, console))
+        if start >= recipe.steps:
+            # Once more, in case the run was killed before it came to this.
+            world.on_rank_0(lambda: write_results(out, trainer, data.classes, start))
+            console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
+            return
+        if start:
+            console.print(f"going on after step {start}")
+
+        def open_writer() -> RunWriter:
+            monitor = open_monitor(data.index, data.test, model.encoder.architecture.size, console)
+            return RunWriter(out, trainer, data.classes, monitor, start, execution.keep, console)
+
+        with ExitStack() as running:
+            steps, dtype = range(start, recipe.steps), model.encoder.precision
+            prefetch = world.together(
+                lambda: prefetch_steps(data, recipe, execution, world, size, steps, dtype, console)
+            )
+            running.enter_context(prefetch)
+            writer = world.on_rank_0(lambda: running.enter_context(open_writer()))
+            stop = running.enter_context(StopRequest())
+            Loop(trainer, execution, writer).run(prefetch, stop)
+        if world.device.type == "cuda":
+            console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
+        console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
+        if world.any(stop.requested):  # too late for this run, but not for what would come after it
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _failures_explained() -> Iterator[None]:
+    """Of a disk that refuses, and of too little memory."""
     try:
-        with join_world(execution.device) as world, ExitStack() as stack:
-            world.together(lambda: _check(recipe, execution, world))
-            world.on_rank_0(lambda: stack.enter_context(locked(out, "vivi train")))
-            console = console if world.rank == 0 else Console(quiet=True)
-            _train(recipe, named, paths, out, execution, console, world)
+        yield
     except StorageError as error:
         remedy = "make room" if error.full else "fix that"
-        raise UserError(
-            f"cannot write {error}; what was saved before is intact: {remedy} and run the same command again"
-        ) from error
+        raise UserError(f"cannot write {error}; what was saved is intact: {remedy} and run it again") from error
     except (MemoryError, RuntimeError) as error:
         on_gpu = isinstance(error, torch.OutOfMemoryError)
         if not on_gpu and not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
@@ -74,7 +110,6 @@ def check_runs(recipes: Sequence[Recipe], paths: DataPaths) -> None:
     with only_rank_0_explains():
         for recipe in recipes:
             check_recipe(recipe)
-        for recipe in recipes:
             build_model(recipe, len(open_data(recipe, paths).classes))
 
 
@@ -84,48 +119,13 @@ def _check(recipe: Recipe, execution: Execution, world: World) -> None:
     world.share_of(recipe.batch.cores)
 
 
-def _train(
-    recipe: Recipe, named: Recipe, paths: DataPaths, out: Path, execution: Execution, console: Console, world: World
-) -> None:
-    opened = world.on_rank_0(lambda: open_data(recipe, paths))  # and keeps an index, which the others find
-    data = world.together(lambda: opened or open_data(recipe, paths))
-    world.check_same(lambda: _claims(recipe, data))
-    model, size = world.together(lambda: set_up(_resumable(recipe, out), data, execution, world))
-    trainer = Trainer(model, recipe, world)
-    world.on_rank_0(lambda: open_run(out, recipe, named, data))
-    start = _restore(trainer, out, console)
-    world.on_rank_0(lambda: _describe(recipe, named, model, data, world, console))
-    if start >= recipe.steps:
-        # Once more, in case the run was killed before it came to this.
-        world.on_rank_0(lambda: _write_again(out, model, data.classes, recipe, start))
-        console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
-        return
-    if start:
-        console.print(f"going on after step {start}")
-
-    def open_writer() -> RunWriter:
-        pixels = model.encoder.architecture.size
-        held_out = held_out_frames(data.index, pixels) if data.index is not None else None
-        monitor = Monitor(held_out, watched_images(data.test, pixels) if data.test is not None else None)
-        for watched in (monitor.held_out, monitor.test):
-            if watched is not None and watched.note:
-                console.print(watched.note, style="yellow", soft_wrap=True)
-        return RunWriter(out, recipe, model, data.classes, monitor, start, execution.keep, console)
-
-    with ExitStack() as stack:
-        steps, dtype = range(start, recipe.steps), model.encoder.precision
-        prefetch = world.together(lambda: prefetch_steps(data, recipe, execution, world, size, steps, dtype, console))
-        stack.enter_context(prefetch)
-        writer = world.on_rank_0(open_writer)
-        if writer is not None:
-            stack.enter_context(writer)
-        stop = stack.enter_context(StopRequest())
-        Loop(trainer, execution, writer).run(prefetch, stop)
-    if world.device.type == "cuda":
-        console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
-    console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
-    if world.any(stop.requested):  # too late for this run, but not for what would come after it
-        raise KeyboardInterrupt
+def _claims(recipe: Recipe, data: TrainingData) -> Claims:
+    """What every process of a run must have alike. Each makes its part of every batch by itself: were their recipes
+    or data not the same, nothing would stop, and the encoder would be wrong."""
+    versions = {name: version_of(name) for name in ("vivi", "torch", "timm")}
+    flags = {f"--{name.replace('_', '-')}": value for name, value in flat(recipe).items()}
+    prints = {name: fact for name, fact in data.facts().items() if name.endswith("fingerprint")}
+    return {**versions, **flags, **prints}
 
 
 def _resumable(recipe: Recipe, out: Path) -> Recipe:
@@ -148,23 +148,6 @@ def set_up(recipe: Recipe, data: TrainingData, execution: Execution, world: Worl
     return model, size
 
 
-def _claims(recipe: Recipe, data: TrainingData) -> Claims:
-    """What every process of a run must have alike. Each makes its part of every batch by itself: were their recipes
-    or data not the same, nothing would stop, and the encoder would be wrong."""
-    versions = ("vivi", "torch", "timm")
-    claims: dict[str, tuple[Any, str]] = {f"has {name}": (version_of(name), version_of(name)) for name in versions}
-    claims |= {f"has --{name.replace('_', '-')}": (value, str(value)) for name, value in flat(recipe).items()}
-    fingerprints, places = data.fingerprints(), data.places()
-    for name, (what, place) in FINGERPRINTS.items():
-        claims[f"learns from {what},"] = fingerprints.get(name), str(places.get(place))
-    return claims
-
-
-def _write_again(out: Path, model: Vivi, classes: tuple[str, ...], recipe: Recipe, step: int) -> None:
-    write_results(out, model, classes, recipe.name, step)
-    draw_curves(out, [loss for loss, _ in model.weighted_losses(recipe.loss)])
-
-
 def _restore(trainer: Trainer, out: Path, console: Console) -> int:
     """Puts the newest valid checkpoint in place; returns its step, or 0.
 
@@ -173,52 +156,46 @@ def _restore(trainer: Trainer, out: Path, console: Console) -> int:
     """
     model, optimiser, world = trainer.model, trainer.optimiser, trainer.world
 
-    def warn(line: str) -> None:
-        console.print(line, style="yellow", soft_wrap=True)
-
     def read() -> int:
         folder = out / "checkpoints"
-        restored = restore(folder, warn)
-        if restored is None:
-            if (out / "encoder.json").exists():  # written with each checkpoint
-                raise UserError(
-                    f"{out} was trained before, and {folder} is gone: put it back, or choose another --out"
-                )
-            return 0
-        step, tensors = restored
-        load_state(model, optimiser, tensors)
-        return step
+        restored = restore(folder, partial(warn, console))
+        if restored is not None:
+            load_state(model, optimiser, restored[1])
+            return restored[0]
+        if (out / "encoder.json").exists():  # written with each checkpoint
+            raise UserError(f"{out} was trained before, and {folder} is gone: put it back, or choose another --out")
+        return 0
 
     start = world.broadcast_object(world.on_rank_0(read)) or 0
     broadcast_state(model, optimiser, world)
     return start
 
 
-def _describe(recipe: Recipe, named: Recipe, model: Vivi, data: TrainingData, world: World, console: Console) -> None:
-    def say(line: str, style: str | None = None) -> None:
-        console.print(line, style=style, soft_wrap=True)
-
-    parameters = sum(parameter.numel() for parameter in model.encoder.parameters()) / 1e6
+def _describe(trainer: Trainer, named: Recipe, data: TrainingData, console: Console) -> None:
+    recipe, encoder, world = trainer.recipe, trainer.model.encoder, trainer.world
+    parameters = sum(parameter.numel() for parameter in encoder.parameters()) / 1e6
     cores = f"{recipe.batch.cores} cores" if recipe.batch.cores > 1 else "one core"
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else str(world.device)
     processes = f" in {world.size} processes" if world.size > 1 else ""
-    say(
-        f"{recipe.name}: {model.encoder.architecture} ({parameters:.1f} M parameters), "
+    lines = [
+        f"{recipe.name}: {encoder.architecture} ({parameters:.1f} M parameters), "
         f"{describe_batch(recipe)} a step in {cores}, on {device}{processes}"
-    )
+    ]
     for name, (old, new) in differences(named, recipe).items():
-        say(f"overridden: {name} = {new} (was {old})")
-    for note in data.notes():
-        say(note, "yellow")
+        lines.append(f"overridden: {name} = {new} (was {old})")
     videos = data.videos_source
     if isinstance(videos, CorpusSource):
         index, held_out, used = videos.index, int(videos.index.test.sum()), len(videos.eligible)
         unused = len(index) - held_out - used
         left_out = f", {unused:,} with fewer than {recipe.batch.shots} shots left out" if unused else ""
-        say(f"{index.corpus}: {used:,} training videos{left_out}, {held_out:,} held out")
+        lines.append(f"{index.corpus}: {used:,} training videos{left_out}, {held_out:,} held out")
     if isinstance(videos, ImageSource):
-        say(f"{videos.images.source}: {len(videos.images):,} images, their labels unused")
+        lines.append(f"{videos.images.source}: {len(videos.images):,} images, their labels unused")
     if data.labelled is not None:
-        watched = f", {MOST_IMAGES:,} of them watched" if data.test and len(data.test) > MOST_IMAGES else ""
-        tests = f", {len(data.test):,} test images{watched}" if data.test else ", no test images (--images-test)"
-        say(f"{data.labelled.source}: {len(data.labelled):,} labelled images of {len(data.classes):,} classes{tests}")
+        tests = f", {len(data.test):,} test images" if data.test else ", no test images (--images-test)"
+        count, classes = len(data.labelled), len(data.classes)
+        lines.append(f"{data.labelled.source}: {count:,} labelled images of {classes:,} classes{tests}")
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    for note in data.notes():
+        warn(console, note)

@@ -6,59 +6,61 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import torch
 from rich.console import Console
 from torch import Tensor
 
 from vivi.model.files import Classifier, write_classifier, write_encoder
-from vivi.model.vivi import Vivi
-from vivi.recipes import Recipe
 from vivi.runtime.progress import ProgressLine
 from vivi.train.checkpoint import save, state_tensors
 from vivi.train.metrics import MetricsLog
 from vivi.train.monitor import Monitor
 from vivi.train.pictures import draw_curves, picture_of_images, picture_of_shots, write_png
 
+if TYPE_CHECKING:
+    from vivi.train.loop import Trainer
+
 _SECONDS_BETWEEN_CURVES = 30  # a drawing takes one
 
 
-def write_results(out: Path, model: Vivi, classes: tuple[str, ...], recipe: str, step: int) -> None:
-    """The encoder, and the classifier where there is one."""
-    write_encoder(out, model.encoder, recipe, step)
+def write_results(out: Path, trainer: Trainer, classes: tuple[str, ...], step: int, draw: bool = True) -> None:
+    """The encoder, the classifier where there is one, and the curves."""
+    model, recipe = trainer.model, trainer.recipe
+    write_encoder(out, model.encoder, recipe.name, step)
     if model.supervised_loss is not None:
         head = model.supervised_loss.head
         write_classifier(out, Classifier(head.weight, head.bias, classes), step)
+    if draw:
+        draw_curves(out, [loss for loss, _ in model.weighted_losses(recipe.loss)])
 
 
+@dataclass
 class RunWriter:
     """Writes a run while it trains, from step `start` on; rank 0 has one. Use it as a context manager."""
 
-    def __init__(
-        self,
-        out: Path,
-        recipe: Recipe,
-        model: Vivi,
-        classes: tuple[str, ...],
-        monitor: Monitor,
-        start: int,
-        keep: int,
-        console: Console,
-    ) -> None:
-        self.out, self.recipe, self.classes, self.keep, self.console = out, recipe, classes, keep, console
-        self.losses = [loss for loss, _ in model.weighted_losses(recipe.loss)]
-        self.monitor = monitor
+    out: Path
+    trainer: Trainer
+    classes: tuple[str, ...]
+    monitor: Monitor
+    start: int
+    keep: int
+    console: Console
+
+    def __post_init__(self) -> None:
+        model, recipe = self.trainer.model, self.trainer.recipe
         self._open = ExitStack()
-        self._log = self._open.enter_context(MetricsLog(out, start or -1))
-        self._progress = self._open.enter_context(ProgressLine("train", recipe.steps, console, start))
+        self._log = self._open.enter_context(MetricsLog(self.out, self.start or -1))
+        self._progress = self._open.enter_context(ProgressLine("train", recipe.steps, self.console, self.start))
         # What stands in the progress line, of all that is logged, and under which name.
-        metrics = {name: label for loss in self.losses for name, label in loss.metrics.items() if label}
-        losses = {loss.name: loss.label or loss.name for loss in self.losses}
-        self._shown = {"loss": "loss", **losses, **metrics, **Monitor.SHOWN}
+        losses = [loss for loss, _ in model.weighted_losses(recipe.loss)]
+        self._shown = {"loss": "loss", **{loss.name: loss.label or loss.name for loss in losses}}
+        self._shown |= {name: label for loss in losses for name, label in loss.metrics.items() if label}
+        self._shown |= {"retrieval": "retrieval", "top1": "top-1"}
         self._latest: dict[str, float] = {}
-        self._pictures = set[str]() if start == 0 else {"augmented", "labelled"}  # that are written
+        self._pictures = set[str]() if self.start == 0 else {"augmented", "labelled"}  # that are written
         self._drawn = -math.inf  # when the curves last were
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -66,7 +68,7 @@ class RunWriter:
         if values:
             self._log.log(step, values)
         self._latest.update(values)
-        parts = [f"step {step}/{self.recipe.steps}"]
+        parts = [f"step {step}/{self.trainer.recipe.steps}"]
         parts += [f"{label} {self._latest[name]:.3f}" for name, label in self._shown.items() if name in self._latest]
         if "frames_per_second" in self._latest:
             parts.append(f"{self._latest['frames_per_second']:,.0f} frames/s")
@@ -74,21 +76,21 @@ class RunWriter:
 
     def write_picture_once(self, name: str, frames: Tensor) -> None:
         """What the encoder sees of a core, (shots, frames, 3, size, size), in the first step of a run."""
-        if name in self._pictures:
-            return
-        self._pictures.add(name)
-        shots = self.recipe.batch.shots
-        picture = picture_of_shots(frames, shots) if name == "augmented" else picture_of_images(frames)
-        write_png(self.out / f"{name}.png", picture)
-        self._log.picture(name, 0, picture)
+        if name not in self._pictures:
+            self._pictures.add(name)
+            shots = self.trainer.recipe.batch.shots
+            picture = picture_of_shots(frames, shots) if name == "augmented" else picture_of_images(frames)
+            write_png(self.out / f"{name}.png", picture)
+            self._log.picture(name, 0, picture)
 
-    def save(self, step: int, model: Vivi, optimiser: torch.optim.SGD, draw: bool) -> None:
+    def save(self, step: int, draw: bool) -> None:
         """A checkpoint, the encoder as it is, and now and then the curves."""
         self._log.sync()
-        save(self.out / "checkpoints", step, state_tensors(model, optimiser), self.keep)
-        write_results(self.out, model, self.classes, self.recipe.name, step)
-        if draw or time.monotonic() - self._drawn > _SECONDS_BETWEEN_CURVES:
-            draw_curves(self.out, self.losses)
+        tensors = state_tensors(self.trainer.model, self.trainer.optimiser)
+        save(self.out / "checkpoints", step, tensors, self.keep)
+        draw = draw or time.monotonic() - self._drawn > _SECONDS_BETWEEN_CURVES
+        write_results(self.out, self.trainer, self.classes, step, draw)
+        if draw:
             self._drawn = time.monotonic()
 
     def __enter__(self) -> Self:
