@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from vivi import recipes
 from vivi.evaluate import foreign
 from vivi.model.architecture import Architecture, architecture_of, glorot, timm_config
-from vivi.model.files import backbone_with_weights, check_values, parse_tensors, read_encoder
+from vivi.model.files import backbone_with_weights, check_tensors, check_values, read_encoder, read_tensors
 from vivi.recipes.check import SIZES
 from vivi.recipes.files import find_recipe
 from vivi.runtime.errors import UserError, check_ranges, first_line
-from vivi.runtime.storage import WEIGHTS, check_regular, read_file
+from vivi.runtime.storage import check_regular
 
 VTAB_SIZE = 224
 LEARNING_RATES = (0.1, 0.01)
@@ -238,7 +238,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def _read(path: Path) -> Any:
     check_regular(path)
     if path.suffix == ".safetensors":
-        return parse_tensors(read_file(path, WEIGHTS), path)
+        tensors, metadata = read_tensors(path)
+        check_tensors(tensors, metadata, path)
+        return tensors
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as arrays:
             named = ((name, arrays[name]) for name in arrays.files)
