@@ -41,9 +41,9 @@ class Exemplar(LossSettings):
     dimension: Features = 1000
     """Size of the embedding."""
     triplets: Literal["semi-hard", "batch-hard"] = "semi-hard"
-    """FaceNet's with a margin, or the hardest ones with a soft margin, as in S4L."""
+    """semi-hard: FaceNet's, with a margin; batch-hard: the hardest, with a soft margin, as in S4L."""
     margin: Annotated[float, (0, 1e30)] = 0.5
-    """Of the semi-hard triplets."""
+    """Margin of the semi-hard triplets."""
     negatives: Literal["shots", "videos"] = "shots"
     """Frames of all other shots, as in the paper, or of other videos only, for shots that are pieces of one take."""
 
@@ -91,9 +91,9 @@ class InfoNCE(LossSettings):
     across: Literal["core", "all"] = "all"
     """Where the negatives come from: the same core, or all cores."""
     ahead: int = 1
-    """With three shots and more: predict this many shots ahead."""
+    """Predict this many shots ahead, with three shots or more."""
     both_ways: bool = False
-    """With two shots: also predict the first one from the second."""
+    """Also predict the first shot from the second, with two shots."""
 
     def check(self, recipe: Recipe) -> None:
         batch = recipe.batch
