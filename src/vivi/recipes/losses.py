@@ -23,11 +23,11 @@ class LossSettings:
     """What the settings of all losses have in common."""
 
     patches: ClassVar[bool] = False  # whether f sees nine patches of each image, instead of whole frames
-    module: ClassVar[type | None] = None  # the class of the loss, where it is none of vivi.losses
+    module: ClassVar[type | None] = None  # the class of the loss, if it is not the one of this name in vivi.losses
 
     @property
     def name(self) -> str:
-        """On the command line, in recipe.json and in metrics.jsonl."""
+        """Its name on the command line, in recipe.json and in metrics.jsonl."""
         return (self.module or type(self)).__name__.lower()
 
     def check(self, recipe: Recipe) -> None:

@@ -1,7 +1,7 @@
 """What a recipe says: everything that decides what is learned, and nothing else.
 
-The type of a number says the least and the most that it can be (check.py): beyond them a slip of the keyboard, or a
-file that somebody sent, would take all memory. How a run is executed (device, threads, intervals of logging) is no
+The type of a number says the least and the most that it can be (check.py): a number beyond them, mistyped or from a
+file that somebody sent, could take all memory. How a run is executed (device, threads, intervals of logging) is no
 part of it: vivi.train.settings.Execution.
 """
 
