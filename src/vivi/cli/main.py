@@ -17,6 +17,7 @@ from tyro.conf import subcommand
 
 from vivi.cli.bench import run_benchmark
 from vivi.cli.evaluate import EVALUATE, Check, Detection, Vtab, evaluate_commands
+from vivi.cli.export import Export
 from vivi.cli.prepare import Inspect, Prepare, Synthesize
 from vivi.cli.report import Demo, Recipes, Report
 from vivi.cli.train import Train, recipe_options
@@ -37,6 +38,7 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Train, subcommand("train", default=Train(**options, out=tyro.MISSING))]
         | Annotated[evaluate_commands(arguments), subcommand("evaluate", description=EVALUATE)]
         | Annotated[Report, subcommand("report")]
+        | Annotated[Export, subcommand("export")]
         | Annotated[Demo, subcommand("demo")]
     )
 
