@@ -227,9 +227,9 @@ def test_the_card_says_what_the_encoder_learned_from_and_how(exports: dict[str, 
     card = exports["hf"].card
     assert card.startswith("---\nlibrary_name: timm\npipeline_tag: image-feature-extraction\nlicense: cc-by-4.0\n")
     assert "# birds \\<b\\>\\_1\n" in card
-    assert re.search(r"- videos: the corpus corpus, \d+ videos of \d+ s together, \d+ shots\n", card)
+    assert re.search(r"- videos: the corpus “corpus”, \d+ videos of \d+ s together, \d+ shots\n", card)
     assert "VIVI's recipe vivi-ex4-tiny, 30 steps." in card
-    assert "| encoder.width | 0.125 |" in card and "| batch.videos | 4 |" in card
+    assert "| encoder.width | 0.125 | 0.25 |" in card and "| loss.frame | exemplar |  |" in card
     last = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()][-1]
     assert f"| loss | {last['loss']:.4g} | 30 |" in card and "seconds" not in card
     assert card.rstrip().endswith("## License\n\ncc-by-4.0")
@@ -270,7 +270,7 @@ def test_what_the_card_lacks_is_said(tmp_path: Path, whole: Path) -> None:
     (run / "run.json").write_text(json.dumps({**about, "corpus_fingerprint": "of another"}))
     exported = export(run, "timm", tmp_path / "second")
     assert "does not say how much video it saw" in exported.printed
-    assert "- videos: the corpus corpus\n" in exported.card
+    assert "- videos: the corpus “corpus”\n" in exported.card
 
 
 # --- where it goes wrong ---
