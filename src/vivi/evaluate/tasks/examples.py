@@ -93,6 +93,7 @@ class Task:
     validation: Examples
     final: Examples
     test: Examples
+    notes: tuple[str, ...] = ()  # how users' own images were split, what was left out and why, a line each
 
     def parts(self) -> dict[str, Examples]:
         return {"sweep": self.sweep, "validation": self.validation, "final": self.final, "test": self.test}
