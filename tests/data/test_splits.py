@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_tasks import write_class_folders, write_image
 
-from vivi.data.images import LabelledImages, find_images
+from vivi.data.images import LabelledImages, find_images, find_test_images
 from vivi.data.splits import LabelledSplit, find_split
 from vivi.runtime.errors import UserError
 
@@ -118,6 +118,8 @@ def test_a_csv_file_is_split_here_or_by_its_column(pets: Path, tmp_path: Path) -
     assert len(split.notes) == 1 and "whose split is none of train, val, valid, validation, test" in split.notes[0]
     # Training learns from the same rows, and never from those to test on.
     assert names(find_images(tmp_path / "own.csv")) == names(split.train)
+    watched = find_test_images(tmp_path / "own.csv", None, split.classes)
+    assert watched is not None and names(watched) == names(split.validation)
 
 
 def test_images_that_cannot_be_read_are_left_out(pets: Path, tmp_path: Path) -> None:
@@ -150,9 +152,7 @@ def test_copies_of_an_image_are_not_parted(pets: Path, tmp_path: Path) -> None:
         trained, validated, tested = (contents(split, part) for part in ("train", "validation", "test"))
         assert not tested & (trained | validated) and not trained & validated
         assert 8 <= len(split.test) <= 14
-        assert split.notes == (
-            "35 images are copies of others (identical files): all are on one side of the split",
-        )
+        assert split.notes == ("35 images are copies of others (identical files), all on one side of the split",)
 
 
 def test_test_images_that_are_trained_on_are_counted(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def read_own_task_sizes(data: Path) -> dict[str, int]:
 def test_full_has_the_same_images_and_version_1_none(bars: Path, tmp_path: Path) -> None:
     vivi_here("evaluate", "knn", *ENCODER, "--protocol", "full", "--data", bars, "--out", tmp_path / "results")
     assert only_result(tmp_path / "results").images == read_own_task_sizes(bars)
-    with pytest.raises(UserError, match=r"no task in .* for --protocol v1: .* your own labelled images that and full"):
+    with pytest.raises(UserError, match=r"no task in .* for --protocol v1: .* your own labelled images that and"):
         vivi_here("evaluate", "knn", *ENCODER, "--protocol", "v1", "--data", bars, "--out", tmp_path / "results")
 
 
@@ -131,7 +131,8 @@ def test_where_nothing_fits_the_layouts_are_named(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{tmp_path} holds no folder with images; give a folder with a folder of images for each class, or a list "
         "(.txt of lines `path label`, .csv of path,label); or a folder of tasks in VTAB-1k layout "
-        "(TASK/train800.txt, val200.txt, train800val200.txt, test.txt)"
+        "(TASK/train800.txt, val200.txt, train800val200.txt, test.txt), or of VTAB's data sets (vivi evaluate vtab "
+        "--check says which)"
     )
 
 

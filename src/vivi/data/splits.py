@@ -71,7 +71,7 @@ def find_split(source: Path, seed: int = 0, console: Console | None = None) -> L
     else:
         train = _without_single_images(train)
         if copies := len(train) - len({contents[path] for path in train.paths()}):
-            notes.append(f"{copies:,} images are copies of others (identical files): all are on one side of the split")
+            notes.append(f"{copies:,} images are copies of others (identical files), all on one side of the split")
         train, test = set_aside(train, contents, seed)
         own = "a column split of train and test" if source.suffix.lower() == ".csv" else "train/ and test/ folders"
         how = f"split by seed {seed}; give {own} for your own split"
@@ -113,7 +113,7 @@ def _without_single_images(images: LabelledImages) -> LabelledImages:
     single = [repr(images.classes[label]) for label in np.flatnonzero(sizes == 1)]
     notes = note("class name", "with one image, where one is to train on and one to test on", single)
     if single and (sizes > 1).sum() < 2:
-        raise UserError(f"{images.source} has less than two classes to learn; {notes[0]}; give each class two or more")
+        raise UserError(f"{images.source} has less than two classes to learn; {notes[0]}; give each class two")
     return subset(images, np.flatnonzero(sizes[images.labels] > 1), notes)
 
 

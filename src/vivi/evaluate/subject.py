@@ -133,8 +133,7 @@ def print_results(results: Sequence[Result], console: Console) -> None:
         table.add_row(f"mean of {len(results)}", "", _percent(mean), style="bold")
     console.print(table)
     if len(results) == 1 and first.interval:
-        low, high = first.interval
-        share, margin = _percent(first.score.median), _percent((high - low) / 2)
+        share, margin = _percent(first.score.median), _percent((first.interval[1] - first.interval[0]) / 2)
         console.print(f"accuracy {share} % ± {margin} of {first.images['test']:,} test images", soft_wrap=True)
     if splits:
         own_splits = splits.count("own split")

@@ -14,7 +14,10 @@ from vivi.evaluate.tasks.examples import Examples, Task
 from vivi.evaluate.tasks.lists import LISTS
 from vivi.runtime.errors import UserError
 
-_OR_TASKS = f"; or a folder of tasks in VTAB-1k layout (TASK/{'.txt, '.join(LISTS.values())}.txt)"
+_OR_TASKS = (
+    f"; or a folder of tasks in VTAB-1k layout (TASK/{'.txt, '.join(LISTS.values())}.txt), or of VTAB's data sets "
+    "(vivi evaluate vtab --check says which)"
+)
 
 
 def read_own_task(data: Path, seed: int = 0, console: Console | None = None) -> Task:
