@@ -53,7 +53,7 @@ def main(options: Options) -> None:
         seconds, cpu = time.monotonic() - began, time.process_time() - cpu
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         print(
-            f"{len(embeddings):,} vectors of {options.features} ({size:.1f} GB): {seconds:.1f} s, {cpu:.1f} s of CPU, "
+            f"{len(embeddings):,} vectors of {options.features} ({size:.1f} GB): {seconds:.1f} s, {cpu:.1f} s CPU, "
             f"{size / seconds:.2f} GB/s, peak memory {peak:.2f} GB; best {values[0]:.4f} in row {numbers[0]}"
         )
     if options.faiss_rows:
@@ -63,10 +63,8 @@ def main(options: Options) -> None:
 def make(options: Options) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     parts = -(-options.rows // _PART)
-    names = ("footage", "fingerprint", "encoder", "source", "weights", "checksum")
-    about = About(
-        **dict.fromkeys(names, "random"), size=1, features=options.features, per="frame", parts=parts, finished=True
-    )
+    words = ("random",) * 6  # footage, its fingerprint; encoder, where it is from, weights, checksum
+    about = About(*words, size=1, features=options.features, per="frame", parts=parts, finished=True)
     for number in range(parts):
         path = part_path(options.folder, number)
         if not path.exists():
@@ -88,9 +86,8 @@ def beside_faiss(embeddings: Embeddings, direction: torch.Tensor, rows: int, dev
     index.add(unit)
     began = time.monotonic()
     values, numbers = index.search(direction[None].numpy(), 320)
-    print(
-        f"FAISS, {rows:,} vectors in memory: {time.monotonic() - began:.2f} s; best {values[0, 0]:.4f} in row {numbers[0, 0]}"
-    )
+    seconds = time.monotonic() - began
+    print(f"FAISS, {rows:,} in memory: {seconds:.2f} s; best {values[0, 0]:.4f} in row {numbers[0, 0]}")
 
 
 if __name__ == "__main__":

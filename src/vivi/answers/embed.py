@@ -96,18 +96,17 @@ def _check_same(out: Path, about: About) -> None:
         if any(out.iterdir()):
             raise UserError(f"{out} holds other files and no embeddings; choose another --out")
         return
-    there = replace(read_about(out), finished=False)
-    if there == about:
-        return
-    changed = {
+    there = read_about(out)
+    differences = {
         "footage": f"of {there.footage}",
         "fingerprint": f"of {there.footage} as it was before it changed",
-        "checksum": f"by another encoder, {there.encoder}",
+        "checksum": f"by other weights, those of {there.encoder}",
         "size": f"at {there.size} px",
         "per": f"per {there.per}",
     }
-    what = next((words for name, words in changed.items() if getattr(there, name) != getattr(about, name)), "others")
-    raise UserError(f"{out} holds embeddings {what}; choose another --out, or delete it")
+    for name, what in differences.items():
+        if getattr(there, name) != getattr(about, name):
+            raise UserError(f"{out} holds embeddings {what}; choose another --out, or delete it")
 
 
 def plan_parts(frames: NDArray[np.int32]) -> list[range]:
