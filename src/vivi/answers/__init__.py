@@ -1,1 +1,1 @@
-"""What an encoder is for: answers about footage, and the encoder itself for others to use."""
+"""From an encoder to answers: embeddings of footage, and what they are good for."""
