@@ -61,6 +61,7 @@ class Session:
             images={part: len(examples) for part, examples in task.parts().items()},
             encoder_from=self.model.source,
             encoder_checksum=self.model.checksum,
+            architecture=self.model.architecture,
             data_checksum=self.checksums[task.name],
             versions=versions(),
             **measured,

@@ -1,114 +1,134 @@
-"""Which frames does an encoder hold to be alike? Frames of held-out videos, and what lies nearest to them."""
+"""Which frames does an encoder hold to be alike? Frames of held-out videos, what lies nearest to some of them, and a
+map of all."""
 
 from __future__ import annotations
 
-import io
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image
 
 from vivi.prepare.corpus import Corpus
+from vivi.report.curves import run_names
+from vivi.report.strips import ShownFrame, keep_thumbnail
+from vivi.report.tsne import tsne
 from vivi.runtime.errors import UserError
-from vivi.runtime.storage import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor, nn
 
     from vivi.model.architecture import Architecture
 
 VIDEOS = 64
 """At most so many held-out videos are looked through, up to four shots of each."""
-_CELL = (168, 112)
-_GAP, _FRAME, _HEAD = 10, 4, 30
-_HIT, _PAPER, _EMPTY, _INK = (11, 138, 90), (255, 255, 255), (241, 242, 246), (90, 97, 112)
+QUERIES, NEAREST = 6, 5
 
 
-def draw_neighbours(
-    encoder: nn.Module, architecture: Architecture, corpus: Path, path: Path, queries: int = 6, nearest: int = 5
-) -> str:
-    """Writes a PNG: in each row a frame, and the frames of other shots that the encoder puts nearest to it. Returns
-    what it shows in words.
+@dataclass(frozen=True)
+class Frame:
+    """The middle frame of a shot, which is counted from 1; `number` is that of its video on the page."""
 
-    The frames are the middle ones of shots of held-out videos; of each query, its own shot is left out, so that what
-    is found is no copy. Frames of the query's own video are framed green.
-    """
+    thumbnail: ShownFrame
+    video: str
+    shot: int
+    number: int
+
+    @property
+    def colour(self) -> str:
+        """Of its video: hues by the golden angle are as different as can be, however many there are."""
+        return f"hsl({round(self.number * 137.508) % 360} 65% 52%)"
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The frames that encoders are shown: n of them, with the positions of their videos and shots in the index."""
+
+    shown: list[Frame]
+    images: list[Tensor]  # uint8 (3, height, width)
+    videos: Tensor  # (n,)
+    shots: Tensor  # (n,)
+    which: str  # "held-out", or "training and held-out" where too few are
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The frames as an encoder sees them."""
+
+    name: str
+    rows: list[tuple[Frame, list[tuple[Frame, float]]]]  # frames, and the nearest to each with their cosine
+    places: list[tuple[Frame, float, float]]  # on a map of side 1
+    retrieval: tuple[float, float, int] | None  # as in training: how often, by chance, of how many frames
+    which: str
+
+
+def look(encoders: Sequence[Path], corpus: Path, out: Path) -> Iterator[Seen]:
+    """What the encoders of runs see; thumbnails are written below `out`."""
+    from vivi.model.encoder import load_encoder
+    from vivi.model.files import read_encoder
+
+    frames = read_frames(corpus, out / "frames")
+    names = run_names([run if run.is_dir() else run.parent for run in encoders])
+    for name, run in zip(names, encoders, strict=True):
+        architecture, _ = read_encoder(run)
+        encoder, _ = load_encoder(run)
+        yield see(name, encoder, architecture, frames)
+
+
+def read_frames(corpus: Path, folder: Path) -> Frames:
+    """The middle frames of shots of held-out videos; their thumbnails are written into `folder`."""
     import torch
-    from torch.nn import functional as F
 
-    from vivi.evaluate.features import embed
-
-    images, videos, shots, which = _frames(corpus)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    about = (architecture.size, architecture.mean, architecture.std)
-    features = F.normalize(embed(encoder.to(device), images, *about, device), dim=1)
-    own_video, own_shot = videos[:, None] == videos, shots[:, None] == shots
-    # A frame whose video has no other shot could have no hit.
-    able = torch.nonzero((own_video & ~own_shot).any(dim=1)).flatten()
-    order = able[torch.randperm(len(able), generator=torch.Generator().manual_seed(0))].tolist()
-    first = {int(videos[frame]): frame for frame in reversed(order)}  # of each video
-    chosen = sorted(order, key=lambda frame: first[int(videos[frame])] != frame)[:queries]
-    similarity = (features[chosen] @ features.T).masked_fill(own_shot[chosen], -math.inf)
-    nearest = min(nearest, int((~own_shot[chosen]).sum(dim=1).min()))
-    values, found = similarity.topk(nearest, dim=1)
-    hits = own_video[torch.tensor(chosen)[:, None], found]
-    rows = [[(images[query], "", False)] for query in chosen]
-    for row, *columns in zip(rows, found.tolist(), values.tolist(), hits.tolist(), strict=True):
-        for other, value, hit in zip(*columns, strict=True):
-            row.append((images[other], f"{value:.2f}" + " same video" * hit, hit))
-    write_atomically(path, _draw(rows), sync=False)
-    right, chance = int(hits.sum()), float(((own_video & ~own_shot).sum(1) / (~own_shot).sum(1))[chosen].mean())
-    return (
-        f"{len(chosen)} of {len(images)} frames from {len(videos.unique())} {which} videos, and the {nearest} frames "
-        f"of other shots that lie nearest to each, by cosine. Green: a frame of the same video; {right} of "
-        f"{hits.numel()} are, by chance it would be {chance * hits.numel():.1f}."
-    )
-
-
-def _frames(corpus: Path) -> tuple[list[Tensor], Tensor, Tensor, str]:
-    """Frames (uint8), the numbers of their videos and shots, and whether the videos are held out."""
-    import torch
-
+    from vivi.data import index
     from vivi.data.decode import decode_frame
-    from vivi.data.index import open_index, read_frames
     from vivi.train.monitor import choose_shots
 
-    index = open_index(Corpus(corpus))
-    chosen, note = choose_shots(index.first_shot, index.test, VIDEOS)
-    images, places = [], []
+    opened = index.open_index(Corpus(corpus))
+    chosen, note = choose_shots(opened.first_shot, opened.test, VIDEOS)
+    folder.mkdir(parents=True, exist_ok=True)
+    shown, images, places = [], [], []
+    numbers = {video: number for number, video in enumerate(dict.fromkeys(video for video, _ in chosen))}
     for video, shot in chosen:
-        [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
+        [jpeg] = index.read_frames(opened, video, shot, [int(opened.frames[shot]) // 2])
         try:
-            images.append(torch.from_numpy(decode_frame(jpeg)).permute(2, 0, 1))
+            pixels = decode_frame(jpeg)
         except ValueError:
             continue  # a damaged frame is left out
+        thumbnail = keep_thumbnail(0.0, Image.fromarray(pixels), folder)
+        in_video = shot - int(opened.first_shot[video]) + 1
+        shown.append(Frame(thumbnail, opened.video_name(video), in_video, numbers[video]))
+        images.append(torch.from_numpy(pixels).permute(2, 0, 1))
         places.append((video, shot))
     videos, shots = torch.tensor(places, dtype=torch.int64).view(-1, 2).unbind(1)
     if len(set(videos.tolist())) < 2 or len(set(shots.tolist())) <= len(set(videos.tolist())):
         raise UserError(f"{corpus} has too few videos with two shots to look for neighbours; remove --encoders")
-    return images, videos, shots, "training and held-out" if note else "held-out"
+    return Frames(shown, images, videos, shots, "training and held-out" if note else "held-out")
 
 
-def _draw(rows: Sequence[Sequence[tuple[Tensor, str, bool]]]) -> bytes:
-    """A PNG: rows of frames, what is written below each, and whether it is framed green."""
-    width, height = _CELL[0] + 2 * _FRAME, _CELL[1] + 2 * _FRAME
-    pitch = height + 18 + _GAP
-    across = [_GAP + (width + _GAP) * place + _GAP * (place > 0) for place in range(len(rows[0]))]
-    sheet = Image.new("RGB", (across[-1] + width + _GAP, _HEAD + pitch * len(rows)), _PAPER)
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=13)
-    for left, text in zip(across, ("frame", "nearest frames of other shots"), strict=False):
-        draw.text((left + _FRAME, 8), text, _INK, font)
-    for line, row in enumerate(rows):
-        top = _HEAD + line * pitch
-        for left, (image, caption, green) in zip(across, row, strict=True):
-            if green:
-                draw.rectangle((left, top, left + width - 1, top + height - 1), fill=_HIT)
-            picture = ImageOps.pad(Image.fromarray(image.permute(1, 2, 0).numpy()), _CELL, color=_EMPTY)
-            sheet.paste(picture, (left + _FRAME, top + _FRAME))
-            draw.text((left + _FRAME, top + height + 2), caption, _INK, font)
-    content = io.BytesIO()
-    sheet.save(content, "PNG", optimize=True)
-    return content.getvalue()
+def see(name: str, encoder: nn.Module, architecture: Architecture, frames: Frames) -> Seen:
+    """Of a query its own shot is left out, so that what is found is no copy."""
+    import torch
+    from torch.nn import functional as F
+
+    from vivi.evaluate.features import embed
+    from vivi.train.monitor import retrieval
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    about = (architecture.size, architecture.mean, architecture.std)
+    features = F.normalize(embed(encoder.to(device), frames.images, *about, device), dim=1)  # (n, d)
+    own_video, own_shot = frames.videos[:, None] == frames.videos, frames.shots[:, None] == frames.shots
+    # A frame whose video has no other shot could have no hit.
+    able = torch.nonzero((own_video & ~own_shot).any(dim=1)).flatten()
+    order = able[torch.randperm(len(able), generator=torch.Generator().manual_seed(0))].tolist()
+    first = {int(frames.videos[frame]): frame for frame in reversed(order)}  # of each video
+    queries = sorted(order, key=lambda frame: first[int(frames.videos[frame])] != frame)[:QUERIES]
+    similarity = (features[queries] @ features.T).masked_fill(own_shot[queries], -math.inf)
+    nearest = min(NEAREST, int((~own_shot[queries]).sum(dim=1).min()))
+    values, found = similarity.topk(nearest, dim=1)  # (queries, nearest)
+    shown, rows = frames.shown, []
+    for query, others, cosines in zip(queries, found.tolist(), values.tolist(), strict=True):
+        rows.append((shown[query], [(shown[other], cosine) for other, cosine in zip(others, cosines, strict=True)]))
+    places = [(frame, *place) for frame, place in zip(shown, tsne(features.double().numpy()).tolist(), strict=True)]
+    return Seen(name, rows, places, retrieval(features, frames.videos, frames.shots), frames.which)
