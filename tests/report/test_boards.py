@@ -82,7 +82,7 @@ def test_the_binomial_error_covers_the_truth_as_often_as_it_says() -> None:
         cells = [
             Accuracy(100 * share, result=a_result("a", "dtd", [share], images={"test": images})) for share in right
         ]
-        errors = 1.96 * np.sqrt([cell.variance or 0.0 for cell in cells])
+        errors = np.sqrt([sum(cell.squared_errors) for cell in cells])
         assert 0.93 < (np.abs(100 * (right - truth)) <= errors).mean() < 0.995
 
 

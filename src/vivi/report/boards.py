@@ -57,15 +57,12 @@ class Accuracy:
     result: Result | None = None
 
     @property
-    def variance(self) -> float | None:
-        """Of the value, as its test images and its seeds are a sample; None where nothing is known."""
-        parts = []
-        if images := self.result.images.get("test") if self.result else None:
-            share = (self.value / 100 * images + 2) / (images + 4)  # Agresti and Coull: also right near 0 and 100 %
-            parts.append(100**2 * share * (1 - share) / (images + 4))
-        if len(self.seeds) > 1:
-            parts.append(statistics.variance(self.seeds) / len(self.seeds))
-        return sum(parts) if parts else None
+    def squared_errors(self) -> list[float]:
+        """Of its test images, and of its seeds, as far as they are known."""
+        interval = self.result.interval if self.result else None
+        of_images = [((interval[1] - interval[0]) * 100 / 2) ** 2] if interval else []
+        several = len(self.seeds) > 1
+        return of_images + ([INTERVAL**2 * statistics.variance(self.seeds) / len(self.seeds)] if several else [])
 
 
 @dataclass(frozen=True)
@@ -161,15 +158,15 @@ class Board:
         return [column.title for column in self.columns if column.group != "own" and column.task in dealt]
 
     @property
+    def notes(self) -> list[str]:
+        """How users' own images were split, and what was left out."""
+        return list(dict.fromkeys(note for result in self.results for note in result.notes))
+
+    @property
     def chance(self) -> float:
         """The mean that guessing gives."""
         classes = {result.task: result.classes for result in self.results if result.task in self.counted}
         return 100 * statistics.fmean(1 / count for count in classes.values())
-
-    @property
-    def has_error_of(self) -> tuple[bool, bool]:
-        """Whether errors are of test images, and of seeds."""
-        return any("test" in result.images for result in self.results), max(self.seeds, default=0) > 1
 
     @property
     def shown(self) -> tuple[Method, ...]:
@@ -246,9 +243,8 @@ def difference(row: Method, other: Method, tasks: Sequence[str]) -> Mean:
 
 def _error(rows: Sequence[Method], tasks: Sequence[str]) -> float | None:
     """Of the mean of a row over tasks that it has, or of the difference of two."""
-    variances = [row.cells[task].variance for row in rows for task in tasks]
-    known = [variance for variance in variances if variance is not None]
-    return INTERVAL * sum(known) ** 0.5 / len(tasks) if len(known) == len(variances) else None
+    squares = [row.cells[task].squared_errors for row in rows for task in tasks]
+    return sum(map(sum, squares)) ** 0.5 / len(tasks) if all(squares) else None
 
 
 def leader(board: Board, with_baseline: bool = False) -> Method | None:

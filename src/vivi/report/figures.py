@@ -151,13 +151,10 @@ def draw_differences(board: Board, first: Method, second: Method, folder: Path) 
         axes.axvline(0, color=LIGHT["muted"], linewidth=0.8, zorder=3)
         return canvas
 
-    caption = f"{first.name} minus {second.name} on the {counted(len(gains), 'task')} that both have: "
     verdicts = [gain.verdict for _, gain, _ in gains]
-    if any(verdicts):
-        caption += f"better on {verdicts.count('up')}, worse on {verdicts.count('down')}, within error on {unsure}."
-        caption += " Whiskers: 95 % intervals."
-    else:
-        caption += f"better on {sum(gain > 0 for gain in lengths)}."
+    result = f"better on {verdicts.count('up')}, worse on {verdicts.count('down')}, within error on {unsure}"
+    result = f"{result}. Whiskers: 95 % intervals" if any(verdicts) else f"better on {sum(x > 0 for x in lengths)}"
+    caption = f"{first.name} minus {second.name} on the {counted(len(gains), 'task')} that both have: {result}."
     (least, _, worst), (most, _, best) = gains[0], gains[-1]
     alt = f"Sorted bars of differences, from {signed(least)} on {worst.title} to {signed(most)} on {best.title}."
     return _save(draw, folder / f"{board.slug}-differences", "Task by task", caption, alt)

@@ -36,11 +36,6 @@ class Frame:
     shot: int
     number: int
 
-    @property
-    def colour(self) -> str:
-        """Of its video: hues by the golden angle are as different as can be, however many there are."""
-        return f"hsl({round(self.number * 137.508) % 360} 65% 52%)"
-
 
 @dataclass(frozen=True)
 class Frames:
@@ -81,29 +76,22 @@ def read_frames(corpus: Path, folder: Path) -> Frames:
     """The middle frames of shots of held-out videos; their thumbnails are written into `folder`."""
     import torch
 
-    from vivi.data import index
-    from vivi.data.decode import decode_frame
-    from vivi.train.monitor import choose_shots
+    from vivi.data.index import open_index
+    from vivi.train.monitor import middle_frames
 
-    opened = index.open_index(Corpus(corpus))
-    chosen, note = choose_shots(opened.first_shot, opened.test, VIDEOS)
-    folder.mkdir(parents=True, exist_ok=True)
-    shown, images, places = [], [], []
-    numbers = {video: number for number, video in enumerate(dict.fromkeys(video for video, _ in chosen))}
-    for video, shot in chosen:
-        [jpeg] = index.read_frames(opened, video, shot, [int(opened.frames[shot]) // 2])
-        try:
-            pixels = decode_frame(jpeg)
-        except ValueError:
-            continue  # a damaged frame is left out
-        thumbnail = keep_thumbnail(0.0, Image.fromarray(pixels), folder)
-        in_video = shot - int(opened.first_shot[video]) + 1
-        shown.append(Frame(thumbnail, opened.video_name(video), in_video, numbers[video]))
-        images.append(torch.from_numpy(pixels).permute(2, 0, 1))
-        places.append((video, shot))
-    videos, shots = torch.tensor(places, dtype=torch.int64).view(-1, 2).unbind(1)
+    index = open_index(Corpus(corpus))
+    frames, note = middle_frames(index, VIDEOS)
+    videos, shots = torch.tensor([*frames], dtype=torch.long).view(-1, 2).unbind(1)
     if len(set(videos.tolist())) < 2 or len(set(shots.tolist())) <= len(set(videos.tolist())):
         raise UserError(f"{corpus} has too few videos with two shots to look for neighbours; remove --encoders")
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = {video: number for number, video in enumerate(dict.fromkeys(videos.tolist()))}
+    shown = []
+    for (video, shot), pixels in frames.items():
+        thumbnail = keep_thumbnail(0.0, Image.fromarray(pixels), folder)
+        in_video = shot - int(index.first_shot[video]) + 1
+        shown.append(Frame(thumbnail, index.video_name(video), in_video, numbers[video]))
+    images = [torch.from_numpy(pixels).permute(2, 0, 1) for pixels in frames.values()]
     return Frames(shown, images, videos, shots, "training and held-out" if note else "held-out")
 
 

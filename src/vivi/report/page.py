@@ -183,5 +183,4 @@ def _headline(board: Board) -> dict[str, Any]:
         "mean": mean(best, shared) if best else None,
         "winner": winner,
         "gain": difference(winner, baseline, shared) if winner and baseline and winner is not baseline else None,
-        "shared": len(shared),
     }

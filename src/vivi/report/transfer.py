@@ -31,24 +31,17 @@ def board_section(board: Board, compare: tuple[str, ...], baseline: str, out: Pa
         warnings=[*board.warnings()],
         tables=[means_table(board), tasks_table(board)],
         figures=[figure for figure in figures if figure],
-        data={
-            "board": board,
-            "asked": baseline,
-            "first": first,
-            "second": second,
-            "undrawn": None in figures[1:],
-            "compare": compare,
-        },
+        data={"board": board, "baseline": baseline, "compare": compare, "first": first, "second": second},
     )
 
 
 def compared(board: Board, compare: tuple[str, ...], baseline: str) -> tuple[Method | None, Method | None]:
     """The two rows of the chart of differences: those asked for, or the best and the baseline."""
     if compare or (not board.rows and not baseline):
-        names = compare or PAPER_COMPARE
-        return board.find(names[0]), board.find(names[1])
-    best_row, baseline = leader(board), board.baseline
-    return (best_row, baseline) if baseline and best_row is not baseline else (None, None)
+        first, second = compare or PAPER_COMPARE
+        return board.find(first), board.find(second)
+    best_row = leader(board)
+    return (None, None) if board.baseline in (None, best_row) else (best_row, board.baseline)
 
 
 def _note(board: Board, of_tasks: bool) -> str:
