@@ -117,6 +117,6 @@ def test_pointing_shows_values_and_dragging_zooms(runs: tuple[Path, Path], tmp_p
         assert found["problems"] == [] and found["overflow"] == 0
         assert found["panels"] == 3 and found["lines"] == 2 and found["without"] == 1
         assert found["last"] == found["again"] == "step 401 at step 202"
-        assert found["retrieval"] == "step 400.75 at step 20, 30 of 40 (by chance 0.05, 2.0)"
+        assert found["retrieval"] == "step 400.75 (30 of 40, by chance 2.0) at step 20"
         assert found["first"] == "step 02.9 at step 12"
-        assert found["zoomed"].startswith("step 18") and "40" not in found["labels"]
+        assert found["zoomed"] == "step 171.32 at step 16" and "40" not in found["labels"]

@@ -72,8 +72,8 @@ class Colour(nn.Module):
 def test_neighbours_are_the_nearest(tmp_path: Path) -> None:
     """To an encoder that sees the colour alone, the other shots of a video are nearest."""
     architecture = Architecture("none", {}, 32, (0.5,) * 3, (0.5,) * 3)
-    frames = read_frames(coloured_corpus(tmp_path / "corpus"), tmp_path / "frames")
-    seen = see("colour", Colour(), architecture, frames)
+    frames, which = read_frames(coloured_corpus(tmp_path / "corpus"), tmp_path / "frames")
+    seen = see("colour", Colour(), architecture, frames, which)
     # By chance: 2 of the 17 frames of other shots are of the same video.
     assert seen.retrieval == pytest.approx((1.0, 2 / 17, 18)) and seen.which == "held-out"
     assert len(seen.rows) == 6 and len({query.video for query, _ in seen.rows}) == 6
@@ -82,7 +82,7 @@ def test_neighbours_are_the_nearest(tmp_path: Path) -> None:
         assert {query.shot, *(frame.shot for frame, _ in nearest[:2])} == {1, 2, 3}
         cosines = [cosine for _, cosine in nearest]
         assert cosines == sorted(cosines, reverse=True) and cosines[0] > 0.99
-    assert {path.name for path in (tmp_path / "frames").iterdir()} == {f.thumbnail.file for f in frames.shown}
+    assert {path.name for path in (tmp_path / "frames").iterdir()} == {frame.thumbnail.file for frame in frames}
     few = coloured_corpus(tmp_path / "few", videos=3, shots=1)
     with pytest.raises(UserError, match="too few videos"):
         read_frames(few, tmp_path / "frames")

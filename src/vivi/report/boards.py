@@ -3,10 +3,9 @@
 A mean is never compared with one over other tasks: each mean knows how many tasks it is over, a difference is over
 the tasks that both rows have, and only rows that have all tasks of a column compete for being its best.
 
-The error of a number is half of its 95 % interval. It comes from how many test images a task has (binomial) and,
-where there are several seeds, from how much they differ. That of a difference adds the errors of both encoders on
-each task, as if they had been tested on different images: on the same ones it is smaller. It does not cover other
-tasks, nor another training run of the same encoder.
+The error of a number is half of its 95 % interval, from how many test images a task has (binomial) and how much
+several seeds differ. That of a difference adds the errors of both encoders on each task, as if they had been tested
+on different images: on the same ones it is smaller. It covers neither other tasks nor another training run.
 """
 
 from __future__ import annotations

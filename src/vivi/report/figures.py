@@ -101,8 +101,7 @@ def draw_groups(board: Board, folder: Path) -> Figure | None:
                 value, error = bar.value or 0.0, bar.error or 0.0
                 highest = max(highest, value + error)
                 if error:
-                    ends = value - error, value + error
-                    axes.vlines(place, *ends, color=LIGHT["text"], linewidth=1.0, zorder=3)
+                    axes.vlines(place, value - error, value + error, color=LIGHT["text"], linewidth=1.0, zorder=3)
                 if has_room:
                     above = {"ha": "center", "va": "bottom", "fontsize": 7}
                     _number(axes, number(bar.value), (place, value + error), (0, 2), **above)
@@ -135,7 +134,8 @@ def draw_differences(board: Board, first: Method, second: Method, folder: Path) 
     low, high = min(0.0, *ends), max(0.0, *ends)
 
     def draw(width: float) -> Canvas:
-        room = 0.7 / width * (high - low) or 1.0  # for the numbers
+        share = 0.4 / (width - 1.7)  # of the axis, for a number at its end
+        room = share / (1 - 2 * share) * (high - low) or 1.0
         title, xlabel = f"{short(first.name)}  minus  {short(second.name)}", "difference in accuracy (points)"
         size, margins = (width, 0.95 + 0.235 * len(gains)), (1.35, 0.35, 0.42, 0.42)
         canvas, axes = _chart(title, legend, size, margins, grid="x", xlabel=xlabel)

@@ -29,23 +29,13 @@ QUERIES, NEAREST = 6, 5
 
 @dataclass(frozen=True)
 class Frame:
-    """The middle frame of a shot, which is counted from 1; `number` is that of its video on the page."""
+    """The middle frame of a shot, which is counted from 1 in its video; `number` is that of the video on the page."""
 
+    image: Tensor  # uint8 (3, height, width)
     thumbnail: ShownFrame
     video: str
-    shot: int
     number: int
-
-
-@dataclass(frozen=True)
-class Frames:
-    """The frames that encoders are shown: n of them, with the positions of their videos and shots in the index."""
-
-    shown: list[Frame]
-    images: list[Tensor]  # uint8 (3, height, width)
-    videos: Tensor  # (n,)
-    shots: Tensor  # (n,)
-    which: str  # "held-out", or "training and held-out" where too few are
+    shot: int
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,7 @@ class Seen:
     rows: list[tuple[Frame, list[tuple[Frame, float]]]]  # frames, and the nearest to each with their cosine
     places: list[tuple[Frame, float, float]]  # on a map of side 1
     retrieval: tuple[float, float, int] | None  # as in training: how often, by chance, of how many frames
-    which: str
+    which: str  # "held-out", or "training and held-out" where too few are
 
 
 def look(encoders: Sequence[Path], corpus: Path, out: Path) -> Iterator[Seen]:
@@ -64,38 +54,38 @@ def look(encoders: Sequence[Path], corpus: Path, out: Path) -> Iterator[Seen]:
     from vivi.model.encoder import load_encoder
     from vivi.model.files import read_encoder
 
-    frames = read_frames(corpus, out / "frames")
+    frames, which = read_frames(corpus, out / "frames")
     names = run_names([run if run.is_dir() else run.parent for run in encoders])
     for name, run in zip(names, encoders, strict=True):
         architecture, _ = read_encoder(run)
         encoder, _ = load_encoder(run)
-        yield see(name, encoder, architecture, frames)
+        yield see(name, encoder, architecture, frames, which)
 
 
-def read_frames(corpus: Path, folder: Path) -> Frames:
-    """The middle frames of shots of held-out videos; their thumbnails are written into `folder`."""
-    import torch
+def read_frames(corpus: Path, folder: Path) -> tuple[list[Frame], str]:
+    """The middle frames of shots of held-out videos, whose thumbnails are written into `folder`; and whether training
+    videos are among them, in words."""
+    from torch import from_numpy
 
     from vivi.data.index import open_index
     from vivi.train.monitor import middle_frames
 
     index = open_index(Corpus(corpus))
-    frames, note = middle_frames(index, VIDEOS)
-    videos, shots = torch.tensor([*frames], dtype=torch.long).view(-1, 2).unbind(1)
-    if len(set(videos.tolist())) < 2 or len(set(shots.tolist())) <= len(set(videos.tolist())):
+    found, note = middle_frames(index, VIDEOS)
+    numbers = {video: number for number, video in enumerate(dict.fromkeys(video for video, _ in found))}
+    if len(numbers) < 2 or len(found) <= len(numbers):
         raise UserError(f"{corpus} has too few videos with two shots to look for neighbours; remove --encoders")
     folder.mkdir(parents=True, exist_ok=True)
-    numbers = {video: number for number, video in enumerate(dict.fromkeys(videos.tolist()))}
-    shown = []
-    for (video, shot), pixels in frames.items():
+    frames = []
+    for (video, shot), pixels in found.items():
         thumbnail = keep_thumbnail(0.0, Image.fromarray(pixels), folder)
         in_video = shot - int(index.first_shot[video]) + 1
-        shown.append(Frame(thumbnail, index.video_name(video), in_video, numbers[video]))
-    images = [torch.from_numpy(pixels).permute(2, 0, 1) for pixels in frames.values()]
-    return Frames(shown, images, videos, shots, "training and held-out" if note else "held-out")
+        image = from_numpy(pixels).permute(2, 0, 1)
+        frames.append(Frame(image, thumbnail, index.video_name(video), numbers[video], in_video))
+    return frames, "training and held-out" if note else "held-out"
 
 
-def see(name: str, encoder: nn.Module, architecture: Architecture, frames: Frames) -> Seen:
+def see(name: str, encoder: nn.Module, architecture: Architecture, frames: list[Frame], which: str) -> Seen:
     """Of a query its own shot is left out, so that what is found is no copy."""
     import torch
     from torch.nn import functional as F
@@ -105,18 +95,22 @@ def see(name: str, encoder: nn.Module, architecture: Architecture, frames: Frame
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     about = (architecture.size, architecture.mean, architecture.std)
-    features = F.normalize(embed(encoder.to(device), frames.images, *about, device), dim=1)  # (n, d)
-    own_video, own_shot = frames.videos[:, None] == frames.videos, frames.shots[:, None] == frames.shots
+    features = F.normalize(embed(encoder.to(device), [frame.image for frame in frames], *about, device), dim=1)
+    videos = torch.tensor([frame.number for frame in frames])
+    shots = torch.tensor([frame.shot for frame in frames])
+    own_video = videos[:, None] == videos  # (n, n)
+    own_shot = own_video & (shots[:, None] == shots)
     # A frame whose video has no other shot could have no hit.
     able = torch.nonzero((own_video & ~own_shot).any(dim=1)).flatten()
     order = able[torch.randperm(len(able), generator=torch.Generator().manual_seed(0))].tolist()
-    first = {int(frames.videos[frame]): frame for frame in reversed(order)}  # of each video
-    queries = sorted(order, key=lambda frame: first[int(frames.videos[frame])] != frame)[:QUERIES]
+    first = {frames[query].video: query for query in reversed(order)}  # of each video
+    queries = sorted(order, key=lambda query: first[frames[query].video] != query)[:QUERIES]
     similarity = (features[queries] @ features.T).masked_fill(own_shot[queries], -math.inf)
-    nearest = min(NEAREST, int((~own_shot[queries]).sum(dim=1).min()))
-    values, found = similarity.topk(nearest, dim=1)  # (queries, nearest)
-    shown, rows = frames.shown, []
-    for query, others, cosines in zip(queries, found.tolist(), values.tolist(), strict=True):
-        rows.append((shown[query], [(shown[other], cosine) for other, cosine in zip(others, cosines, strict=True)]))
-    places = [(frame, *place) for frame, place in zip(shown, tsne(features.double().numpy()).tolist(), strict=True)]
-    return Seen(name, rows, places, retrieval(features, frames.videos, frames.shots), frames.which)
+    available = int((~own_shot[queries]).sum(dim=1).min())
+    values, found = similarity.topk(min(NEAREST, available), dim=1)  # (queries, nearest)
+    rows = [
+        (frames[query], [(frames[other], cosine) for other, cosine in zip(others, cosines, strict=True)])
+        for query, others, cosines in zip(queries, found.tolist(), values.tolist(), strict=True)
+    ]
+    places = [(frame, *place) for frame, place in zip(frames, tsne(features.double().numpy()).tolist(), strict=True)]
+    return Seen(name, rows, places, retrieval(features, videos, shots), which)

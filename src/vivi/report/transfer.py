@@ -93,16 +93,15 @@ def _group_column(board: Board, group: Group) -> Column:
 
 
 def _means(board: Board, row: Method) -> Cells:
-    whole = mean(row, board.counted)
-    has_baseline = board.baseline is not None
-    versus = board.baseline if row is not board.baseline else None
-    gain = difference(row, versus, board.counted) if versus else Mean(None, 0)
+    whole, gain = mean(row, board.counted), Mean(None, 0)
+    if board.baseline and row is not board.baseline:
+        gain = difference(row, board.baseline, board.counted)
     cells = _name(board, row) | {
         "mean": _mean_cell(board, row, board.counted, spread=number(whole.error)),
         "mean_error": whole.error,
         "tasks": Cell(whole.tasks, f"{whole.tasks} of {board.total}"),
         "tasks_in_all": board.total,
-        "difference": _difference_cell(row, versus, gain, whole.tasks) if versus else Cell(text=" " * has_baseline),
+        "difference": _difference_cell(row, board.baseline, gain, whole.tasks),
         "difference_error": gain.error,
         "difference_tasks": gain.tasks or None,
         "baseline": board.baseline.name if board.baseline else "",
@@ -115,14 +114,15 @@ def _means(board: Board, row: Method) -> Cells:
     return cells
 
 
-def _difference_cell(row: Method, versus: Method, gain: Mean, tasks: int) -> Cell:
+def _difference_cell(row: Method, baseline: Method | None, gain: Mean, tasks: int) -> Cell:
     """Coloured only beyond its error; where the error is not known, as of the paper's numbers, it has no colour."""
-    if gain.value is None:
-        return Cell(text="")
+    if baseline is None or gain.value is None:
+        return Cell(text=" " if baseline is row else "")
     text, error = signed(gain.value), f"±{number(gain.error)}" if gain.error else ""
     over = f"over {counted(gain.tasks, 'task')}" if gain.tasks != tasks else ""
-    other = len({row.architecture, versus.architecture} - {""}) > 1
-    small = [error, "within error" * (gain.verdict == "within"), over, "another architecture" * other]
+    within = "within error" if gain.verdict == "within" else ""
+    other = "another architecture" if len({row.architecture, baseline.architecture} - {""}) > 1 else ""
+    small = [error, within, over, other]
     in_files = [text, error.replace("±", "± "), over and f"({over})"]
     small, in_files = ([*filter(None, parts)] for parts in (small, in_files))
     return Cell(gain.value, text, " ".join(in_files), small="\n".join(small), kind=gain.verdict)

@@ -24,7 +24,6 @@ def tsne(features: Matrix, perplexity: float = 6.0) -> Matrix:
     y[:, : min(2, len(s))] = (u * s)[:, :2]
     y *= 1e-4 / (y[:, 0].std() or 1)
     velocity = np.zeros_like(y)
-    rate = max(n / 12, 50)
     for step in range(STEPS):
         early = step < EXAGGERATED
         closeness = 1 / (1 + _squared_distances(y))
@@ -32,11 +31,21 @@ def tsne(features: Matrix, perplexity: float = 6.0) -> Matrix:
         q = np.maximum(closeness / closeness.sum(), 1e-12)
         pull = ((12 if early else 1) * p - q) * closeness  # (n, n)
         gradient = 4 * (pull.sum(axis=1, keepdims=True) * y - pull @ y)
-        velocity = (0.5 if early else 0.8) * velocity - rate * gradient
+        velocity = (0.5 if early else 0.8) * velocity - max(n / 12, 50) * gradient
         y = y + velocity
     low, high = y.min(axis=0), y.max(axis=0)
-    places: Matrix = (y - (low + high) / 2) / (max(high - low) or 1) + 0.5
-    return places
+    return _apart((y - (low + high) / 2) / (max(high - low) or 1) + 0.5)
+
+
+def _apart(places: Matrix, least: float = 0.022) -> Matrix:
+    """Places between 0 and 1, moved a little where points would cover each other."""
+    turns = np.arange(len(places))[:, None] + [0, np.pi / 2]
+    places = places + 1e-3 * np.cos(turns)  # equal ones would not know where to go
+    for _ in range(100):
+        gaps = places[:, None] - places  # (n, n, 2)
+        lengths = np.linalg.norm(gaps, axis=2, keepdims=True) + np.eye(len(places))[:, :, None]
+        places = places + 0.3 * (gaps / lengths * (least - lengths).clip(min=0)).sum(axis=1)
+    return places.clip(0, 1)
 
 
 def _squared_distances(points: Matrix) -> Matrix:
