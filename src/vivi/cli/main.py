@@ -18,6 +18,7 @@ from tyro.conf import subcommand
 from vivi.cli.answers import Embed, Search
 from vivi.cli.bench import run_benchmark
 from vivi.cli.evaluate import EVALUATE, Check, Detection, Vtab, evaluate_commands
+from vivi.cli.export import Export
 from vivi.cli.prepare import Inspect, Prepare, Synthesize
 from vivi.cli.report import Demo, Recipes, Report
 from vivi.cli.train import Train, recipe_options
@@ -40,6 +41,7 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Report, subcommand("report")]
         | Annotated[Embed, subcommand("embed")]
         | Annotated[Search, subcommand("search")]
+        | Annotated[Export, subcommand("export")]
         | Annotated[Demo, subcommand("demo")]
     )
 
