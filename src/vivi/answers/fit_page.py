@@ -28,7 +28,7 @@ def write_fit_page(out: Path, fitted: Fitted, split: LabelledSplit, encoder: str
     """Writes index.html and tables/ into the classifier's folder."""
     index = check_free(out, "vivi classify")
     confusion = confusion_matrix(fitted.labels, fitted.probabilities.argmax(dim=1), len(fitted.classes))
-    tables = [_class_table(fitted, confusion), _pair_table(fitted, confusion)]
+    tables = [table for table in (_class_table(fitted, confusion), _pair_table(fitted, confusion)) if table.rows]
     with unwritable_named(out):
         mistakes = _mistakes(out, fitted, split)
         for table in tables:
