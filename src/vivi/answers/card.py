@@ -39,7 +39,7 @@ class _RunFile(msgspec.Struct):
     corpus: str = ""
     corpus_fingerprint: str = ""
     images: str = ""
-    overridden: dict[str, Any] = {}
+    overridden: dict[str, dict[str, Any]] = {}
 
 
 class _EncoderFile(msgspec.Struct):
@@ -142,7 +142,8 @@ def _head(license: str) -> str:
 
 def _what_it_is(model: Model) -> str:
     size = f"{model.size} × {model.size}"
-    return f"From an RGB image of {size} pixels to {model.features} features. The network is {model.architecture}."
+    text = f"An image encoder: from RGB images of {size} pixels to {model.features} features."
+    return f"{text} The network is {escaped(str(model.architecture))}."
 
 
 def _loading(model: Model, settings: ExportSettings) -> str:
@@ -181,11 +182,11 @@ def _data(about: _RunFile, gaps: list[str]) -> str:
     lines = []
     if about.corpus:
         amount = _amount(corpus, about.corpus_fingerprint)
-        lines.append(f"- videos: the corpus {escaped(corpus.name)}" + (f", {amount}" if amount else ""))
+        lines.append(f"- videos: the corpus “{escaped(corpus.name)}”" + (f", {amount}" if amount else ""))
         if not amount:
             gaps.append(f"the card does not say how much video it saw: {corpus} has moved or changed since then")
     if about.images:
-        lines.append(f"- images: {escaped(images.name)}")
+        lines.append(f"- images: the folder or list “{escaped(images.name)}”")
     if not lines:
         gaps.append("the card does not say what the encoder learned from: its run.json is missing or does not say it")
     return "\n".join(lines) or "What it learned from is not known."
@@ -216,14 +217,16 @@ def _training(run: Path, about: _RunFile) -> str:
         names = [name for name in dict.fromkeys([*FIELDS, *about.overridden]) if name in fields]
         # What is 0 or none needs no line, unless somebody wanted it so.
         shown = [name for name in names if name in about.overridden or fields[name] not in (0, "", "none")]
-        parts.append(_table(("field of the recipe", "value"), [(name, fields[name]) for name in shown]))
+        before = {name: change.get("from", "") for name, change in about.overridden.items()}
+        rows = [(name, fields[name], before.get(name, "")) for name in shown]
+        parts.append(_table(("field", "value", "the recipe's own, where overridden"), rows))
     if (run / "metrics.jsonl").exists():
         last: dict[str, tuple[Any, int]] = {}
         for line in read_metrics(run):
             if line["step"] <= encoder.step:
                 last |= {name: (value, line["step"]) for name, value in line.items() if value is not None}
-        rows = [(name, *values) for name, values in last.items() if name not in ("step", *TIMING)]
-        parts.append(_table(("metric, when last logged", "value", "step"), rows))
+        measured = [(name, *values) for name, values in last.items() if name not in ("step", *TIMING)]
+        parts.append(_table(("metric, when last logged", "value", "step"), measured))
     return "\n\n".join(parts)
 
 
