@@ -69,6 +69,14 @@ class Frames:
             shown.append(ShownFrame(times[number]) if isinstance(image, str) else self._write(times[number], image))
         return ShownShot(row, note, shown)
 
+    def copy(self, row: Row, folder: Path) -> Path:
+        """Writes a frame as it is into a folder, under a name that says where it is from."""
+        content, suffix = self.footage.encoded(self._shots[row.video, row.shot], row.frame)
+        stem = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in row.video)[-80:]
+        path = folder / f"{row.number:08d}-{stem}-{row.time:.2f}s{suffix}"
+        write_atomically(path, content, sync=False)
+        return path
+
     def _write(self, time: float, image: Image) -> ShownFrame:
         small = Pillow.fromarray(np.asarray(image))
         small.thumbnail(THUMBNAIL_SIZE, Pillow.Resampling.BOX)

@@ -15,7 +15,7 @@ import tyro
 from rich.text import Text
 from tyro.conf import subcommand
 
-from vivi.cli.answers import Embed, Search
+from vivi.cli.answers import Embed, Search, Select
 from vivi.cli.bench import run_benchmark
 from vivi.cli.classify import CLASSIFY, Fit
 from vivi.cli.classify import Run as ClassifyRun
@@ -43,6 +43,7 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Report, subcommand("report")]
         | Annotated[Embed, subcommand("embed")]
         | Annotated[Search, subcommand("search")]
+        | Annotated[Select, subcommand("select")]
         | Annotated[
             Annotated[Fit, subcommand("fit")] | Annotated[ClassifyRun, subcommand("run")],
             subcommand("classify", description=CLASSIFY),
