@@ -12,8 +12,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vivi.answers.export_formats import Features, FromPixels, check_that_timm_has_it, load_exported, write_model
-from vivi.answers.export_settings import EXPORTED, TEST_VECTOR, ExportSettings
 from vivi.answers.model_card import model_card
+from vivi.answers.settings import EXPORTED, TEST_VECTOR, ExportSettings
 from vivi.evaluate.encoders import load_model
 from vivi.model.files import write_tensors
 from vivi.runtime.console import warn

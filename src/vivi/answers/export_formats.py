@@ -19,7 +19,7 @@ import torch
 from timm.layers import StdConv2d
 from torch import Tensor, nn
 
-from vivi.answers.export_settings import Format
+from vivi.answers.settings import Format
 from vivi.evaluate.encoders import Model
 from vivi.model.files import write_tensors
 from vivi.runtime.errors import require

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow.compute as pc
 
-from vivi.answers.export_settings import TEST_VECTOR, ExportSettings
+from vivi.answers.settings import TEST_VECTOR, ExportSettings
 from vivi.data.index import open_index
 from vivi.evaluate.encoders import Model
 from vivi.evaluate.results import AnyResult, DetectionResult, RobustResult, read_all

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes
 
-from vivi.answers.export_settings import ExportSettings
+from vivi.answers.settings import ExportSettings
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vivi.runtime.errors import UserError, require
+from vivi.runtime.errors import UserError, check_ranges, require
 from vivi.runtime.storage import check_replaceable
 
 Format = Literal["timm", "hf", "torchscript", "onnx"]
@@ -58,3 +58,24 @@ class ExportSettings:
         if self.to == "onnx" and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
             raise UserError(f"--to onnx needs {' and '.join(missing)}: pip install {' '.join(ONNX_PACKAGES)}")
         check_replaceable(self.out, EXPORTED)
+
+
+@dataclass(frozen=True)
+class SelectSettings:
+    """How frames are chosen."""
+
+    count: int = 200
+    """How many frames."""
+    outliers: float = 0.02
+    """Share of the frames that is left out because least others are like them: black ones, test cards, accidents."""
+    only_outliers: bool = False
+    """Choose the frames that least others are like, instead."""
+    near_duplicate: float = 0.98
+    """Of two frames of at least this cosine similarity, one is chosen at most."""
+    seed: int = 0
+    """Decides with which frames the search begins."""
+
+    def check(self) -> None:
+        check_ranges(
+            self, {"count": (1, 10**6), "outliers": (0, 0.9), "near_duplicate": (0, 1), "seed": (0, 2**63 - 1)}
+        )
