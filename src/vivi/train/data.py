@@ -11,6 +11,7 @@ from rich.console import Console
 
 from vivi.data.augment import augment, augment_patches
 from vivi.data.augment.patches import PATCHES
+from vivi.data.cut import cut
 from vivi.data.images import LabelledImages, class_balanced, find_images, find_test_images, only_listed
 from vivi.data.index import Index, open_index
 from vivi.data.loader import Loader, Prefetch
@@ -80,7 +81,8 @@ def open_data(recipe: Recipe, paths: DataPaths) -> TrainingData:
     paths.check(recipe)
     index = images = labelled = test = None
     if paths.corpus is not None:
-        index = open_index(Corpus(paths.corpus))
+        corpus = Corpus(paths.corpus)
+        index = cut(open_index(corpus), corpus.settings, recipe.batch)
         pa.default_memory_pool().release_unused()  # or Arrow keeps a gigabyte of the tables of a large corpus
     if paths.images is not None:
         images = find_images(paths.images, labels=recipe.learns_from_labels)
