@@ -18,9 +18,9 @@ from vivi.data.index import Index
 from vivi.prepare.index import consecutive
 from vivi.recipes import Batch
 
-# Of a segment, what is left out before the next one: neighbours in time are neither two videos to tell apart nor one
-# to train on and one to test.
-_GAP = 0.1
+# A tenth of a segment is left out before the next one: neighbours in time are neither two videos to tell apart, nor
+# one to train on and one to test.
+_TENTHS = 10
 
 
 def cut(index: Index, settings: Mapping[str, Any], batch: Batch) -> Index:
@@ -50,10 +50,10 @@ def _into_segments(index: Index, most: int, test_fraction: float) -> Index:
     frames = np.diff(index.first_frame)
     segments = np.maximum(1, -(-frames // max(4, most)))  # (videos,); none may be empty
     video, number = np.repeat(np.arange(len(frames)), segments), consecutive(np.zeros_like(segments), segments)
-    # Frames are counted through all videos here.
-    length = frames[video] / segments[video]
-    begin = index.first_frame[video] + np.ceil((number + _GAP * (number > 0)) * length).astype(np.int64)
-    end = index.first_frame[video] + np.ceil((number + 1) * length).astype(np.int64)
+    # Frames are counted through all videos here. A segment has those between two multiples of frames / segments.
+    begin = _TENTHS * number + (number > 0)  # in tenths of a segment
+    begin = index.first_frame[video] - (-begin * frames[video] // (_TENTHS * segments[video]))
+    end = index.first_frame[video] - (-(number + 1) * frames[video] // segments[video])
     first = np.concatenate([[0], np.cumsum(index.frames, dtype=np.int64)])  # of each shot
     edges = np.unique(np.concatenate([first, begin, end]))
     segment = np.searchsorted(begin, edges[:-1], side="right") - 1
@@ -65,10 +65,8 @@ def _into_segments(index: Index, most: int, test_fraction: float) -> Index:
         held_out = max(1, round(test_fraction * len(test)))
         test = np.zeros_like(test)
         test[((np.arange(held_out) + 0.5) * len(test) / held_out).astype(np.int64)] = True
-    names = [
-        f"{index.video_name(video)} part {number + 1} of {segments[video]}" if segments[video] > 1 else index.video_name(video)
-        for video, number in zip(video.tolist(), number.tolist(), strict=True)
-    ]
+    parts = zip(video.tolist(), number.tolist(), segments[video].tolist(), strict=True)
+    names = [index.video_name(of) + (f" part {part + 1} of {many}" if many > 1 else "") for of, part, many in parts]
     index = replace(
         index,
         names=pa.array(names, pa.large_string()),
