@@ -109,7 +109,7 @@ def test_long_videos_become_segments_with_a_gap_between_them(seed: int, most: in
 def test_segments_are_held_out_where_their_videos_are() -> None:
     index = numbered([[100], [40, 40], [3]], test=[False, True, False])
     found = cut(index, {"rate": 1.0, "test_fraction": 0.1}, replace(PLAIN, segment_minutes=0.5))
-    held_out = {found.video_name(video)[:6] for video in np.flatnonzero(found.test)}
+    held_out = {found.video_name(video)[:6] for video in np.flatnonzero(found.test).tolist()}
     assert held_out == {"v00001"} and found.test.sum() == 3
 
 
