@@ -95,19 +95,21 @@ class Train(RecipeOptions):
             return chosen, self._overridden(chosen)
         alone = "WORLD_SIZE" not in os.environ
         require(alone, "auto chooses in one process: begin the run so, and stop it; then torchrun goes on with it")
-        from vivi.train.auto import about_machine, choose, steps_in, with_steps
+        from vivi.train.auto import about_machine, budget, choose, steps_in, with_steps
 
         assert self.paths.corpus is not None
-        choice = choose(Corpus(self.paths.corpus), self.execution.device)
+        device = self.execution.device
+        choice = choose(Corpus(self.paths.corpus), device)
         recipe = self._overridden(choice.recipe)
         check_recipe(recipe)
         check_folder(self.out, recipe)
-        asked = recipe.steps != choice.recipe.steps
-        steps = recipe.steps if asked else steps_in(self.minutes, recipe, self.paths, self.execution)
+        minutes = budget(self.minutes, device) if recipe.steps == choice.recipe.steps else 0.0  # else --steps says it
+        steps = steps_in(minutes, recipe, self.paths, self.execution) if minutes else recipe.steps
         chosen = with_steps(choice.recipe, steps)
-        for line in (*choice.why, about_machine(chosen, self.minutes, self.execution)):
+        recipe = self._overridden(chosen)
+        for line in (*choice.why, about_machine(recipe, minutes, device)):
             console.print(line, soft_wrap=True)
-        return chosen, self._overridden(chosen)
+        return chosen, recipe
 
     def _overridden(self, recipe: Recipe) -> Recipe:
         """A recipe with the fields that the command line gives."""
@@ -158,6 +160,5 @@ def _named_recipe(words: Sequence[str]) -> str:
     if words and not words[0].startswith("-"):
         return words[0]
     pairs = itertools.pairwise(words)
-    return next(
-        (word for before, word in pairs if word in (*RECIPES, AUTO) and not before.startswith("-")), "vivi-ex4"
-    )
+    known = {*RECIPES, AUTO}
+    return next((word for before, word in pairs if word in known and not before.startswith("-")), "vivi-ex4")

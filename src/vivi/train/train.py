@@ -26,7 +26,6 @@ from vivi.runtime.storage import StorageError, locked
 from vivi.train.checkpoint import broadcast_state, load_state, restore
 from vivi.train.data import TrainingData, open_data, prefetch_steps
 from vivi.train.loop import Loop, Trainer
-from vivi.train.memorising import WHAT_TO_DO
 from vivi.train.micro_batch import MicroBatchSize, choose_size
 from vivi.train.monitor import open_monitor
 from vivi.train.run import open_run, version_of
@@ -65,7 +64,8 @@ def train(
         if start >= recipe.steps:
             # Once more, in case the run was killed before it came to this.
             world.on_rank_0(lambda: write_results(out, trainer, data.classes, start))
-            console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
+            longer = "; a larger --steps makes it longer" if recipe.optimiser.schedule == "steps" else ""
+            console.print(f"{out} has its {start} steps already{longer}", soft_wrap=True)
             return
         if start:
             console.print(f"going on after step {start}")
@@ -85,8 +85,8 @@ def train(
             Loop(trainer, execution, writer).run(prefetch, stop)
         if world.device.type == "cuda":
             console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
-        if writer is not None and writer.symptom:
-            warn(console, f"{writer.symptom}: {WHAT_TO_DO}")
+        if writer is not None and writer.warning:
+            warn(console, writer.warning)
         console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
         if world.any(stop.requested):  # too late for this run, but not for what would come after it
             raise KeyboardInterrupt
