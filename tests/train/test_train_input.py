@@ -60,15 +60,15 @@ def test_too_few_shots_or_videos_name_the_flag(corpus: Path, tmp_path: Path) -> 
 def test_a_batch_larger_than_the_corpus_shrinks(corpus: Path, tmp_path: Path) -> None:
     run, flags = tmp_path / "run", ("--batch.videos", 64, "--batch.cores", 16, "--batch.shots", 2)
     printed = run_here(corpus, run, *flags, "--steps", 2)
-    assert "too little for the batch: batch.videos is 6 instead of 64, batch.cores is 1 instead of 16" in printed
+    assert "too little for the batch: batch.videos is 8 instead of 64, batch.cores is 2 instead of 16" in printed
     used = json.loads((run / "recipe.json").read_text())["batch"]
-    assert (used["videos"], used["cores"]) == (6, 1)
+    assert (used["videos"], used["cores"]) == (8, 2)
     # It goes on with the flags that began it, and with its own recipe.json; not with others.
     assert "going on after step 2" in run_here(corpus, run, *flags, "--steps", 3)
     vivi_here("train", run / "recipe.json", "--corpus", corpus, "--out", run, "--steps", 4)
     assert [line["step"] for line in read_metrics(run)] == [0, 2, 3, 4]
     other = refusal(corpus, run, *flags, "--batch.videos", 32, "--steps", 4)
-    assert "was begun with --batch.videos 6, not 32" in other
+    assert "was begun with --batch.videos 8, not 32" in other
 
 
 def test_a_field_that_does_not_exist_is_said(corpus: Path, tmp_path: Path) -> None:
