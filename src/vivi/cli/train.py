@@ -8,12 +8,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 
+from vivi.cli.command import Command
 from vivi.recipes import RECIPES, Recipe
 from vivi.recipes.check import check_recipe
 from vivi.recipes.files import LOSSES, find_recipe, flat, sweep, with_field
@@ -42,9 +43,22 @@ class RecipeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(RecipeOptions):
-    """Train an encoder on videos, images, or both, or go on with a run. Every field of the recipe can be
-    overridden."""
+class Train(RecipeOptions, Command):
+    """Train an encoder on videos, images, or both, or go on with a run. Every field of the recipe is a flag."""
+
+    examples: ClassVar = (
+        "vivi train vivi-ex4-small --corpus corpus/ --out run/",
+        "vivi train vivi-ex4-small --corpus corpus/ --out run/ --steps 20000 --optimiser.lr 0.4",
+        "vivi train vivi-ex4-co100-small --corpus corpus/ --images labelled/ --out run/",
+        "vivi train vivi-ex4 --help   # the flags with the values of this recipe",
+    )
+    everyday: ClassVar = (
+        *("--corpus", "--images", "--out", "--steps", "--seed", "--batch.videos", "--augment.size"),
+        *("--encoder.name", "--encoder.start", "--optimiser.lr", "--loss.frame", "--loss.video"),
+        *("--loss.video-weight", "--loss.supervised-weight"),
+        *("--sweep", "--device", "--micro-batch", "--checkpoint-every"),
+    )
+    goes_on: ClassVar = True
 
     out: Path
     """The run: a new folder, or one to go on with."""
@@ -54,7 +68,12 @@ class Train(RecipeOptions):
     OUT/field=value."""
     execution: OmitArgPrefixes[Execution] = field(default_factory=Execution)
 
-    def run(self, console: Console) -> None:
+    @classmethod
+    def defaults(cls, words: Sequence[str]) -> Any:
+        """The flags have the values of the recipe that is named."""
+        return cls(**recipe_options(words), out=tyro.MISSING)
+
+    def run(self, console: Console) -> dict[str, Any]:
         self.check_named("train")
         runs = sweep(self.recipe, self.out, self.sweep)
         if "WORLD_SIZE" not in os.environ:  # several processes must fail together; alone, before torch is imported
@@ -63,12 +82,14 @@ class Train(RecipeOptions):
                 self.execution.check(recipe)
                 self.paths.check(recipe)
                 check_folder(folder, recipe)
+        from vivi.train.metrics import read_metrics
         from vivi.train.train import check_runs, train
 
         if self.sweep:  # all of them, before the first one trains for days
             check_runs([recipe for _, recipe in runs], self.paths)
         for folder, recipe in runs:
             train(recipe, self.paths, folder, self.execution, console, find_recipe(self.named))
+        return {"runs": [{"run": folder, **read_metrics(folder)[-1]} for folder, _ in runs]}
 
 
 def recipe_options(words: Sequence[str]) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from tyro.conf import arg
 
 from vivi.evaluate.results import Protocol, Setting
 from vivi.runtime.errors import UserError, check_ranges
@@ -48,7 +50,7 @@ class Classified:
 
     encoder: str
     """A run that was trained with labels, or timm:NAME with the classifier it has (pretrained, or with --weights)."""
-    images: Path
+    data: Annotated[Path, arg(aliases=("--images",))]
     """A folder with a folder of test images for each class; one with train/ and val/, of which val/ is tested; or a
     list of images and classes."""
     out: Path = Path("results")

@@ -18,6 +18,7 @@ from vivi.evaluate.settings import Subject
 from vivi.evaluate.tasks import GROUPS, VTAB, Group
 from vivi.evaluate.tasks.examples import Task
 from vivi.evaluate.tasks.find import find_tasks
+from vivi.runtime.console import warn
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import StorageError
 
@@ -46,7 +47,7 @@ class Session:
         """Leaves a task out, and says why once; the others go on."""
         if task not in self.failures:
             self.failures[task] = str(error)
-            self.console.print(f"{task} is left out: {error}", style="yellow", soft_wrap=True)
+            warn(self.console, f"{task} is left out: {error}")
 
     def write(self, task: Task, **measured: Any) -> None:
         """Writes the result on a task; `measured` are the fields that depend on the benchmark."""

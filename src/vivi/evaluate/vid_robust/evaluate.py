@@ -21,6 +21,7 @@ from vivi.evaluate.vid_robust.scores import Interval, curve
 from vivi.evaluate.vid_robust.sets import find_frames, find_metadata, read_set
 from vivi.evaluate.vid_robust.settings import Robustness
 from vivi.evaluate.vid_robust.sheet import draw_worst, worst
+from vivi.runtime.console import warn
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.errors import UserError, require
 from vivi.runtime.storage import StorageError, storage, write_atomically
@@ -82,7 +83,7 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
     )
     _write(subject.out, result, draw_worst(mistakes, robust, said, root) if mistakes else b"")
     for note in result.notes:
-        console.print(note, style="yellow", soft_wrap=True)
+        warn(console, note)
     for line in in_lines(result):
         console.print(line, soft_wrap=True)
     return result
