@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from vivi.evaluate.encoders import Model, load_model
 from vivi.evaluate.results import Protocol, Result, plain, read_all, versions, write_result
@@ -109,28 +109,32 @@ def print_results(results: Sequence[Result], console: Console) -> None:
     names = {known.name for known in VTAB}
     splits = [result.split for result in results if result.task in names]
     title = f"{first.encoder} · {TITLES[first.protocol] if splits else 'own tasks'} · {BENCHMARKS[first.benchmark]}"
-    table = Table("task", "group", title=title + (" · quick" if first.quick else ""), title_justify="left")
-    table.add_column("accuracy", justify="right")
-    table.add_column("seeds", justify="right")
-    table.add_column("setting")
+    rows = []
     for result in results:
         score = result.score
         low, high = _percent(min(score.accuracies)), _percent(max(score.accuracies))
         seeds = f"{low}–{high}" if len(score.accuracies) > 1 else ""
         setting = f"lr {score.setting.lr:g} · {score.setting.steps:,} steps" if score.setting else ""
-        table.add_row(result.title, result.group, _percent(score.median), seeds, setting)
-    table.add_section()
+        rows.append((result.title, result.group, _percent(score.median), seeds, setting))
     for group in GROUPS:
         medians = [result.score.median for result in results if result.group == group]
         if 0 < len(medians) < len(results):
-            table.add_row(f"mean of {len(medians)}", group, _percent(statistics.fmean(medians)))
-    mean = statistics.fmean(result.score.median for result in results)
-    table.add_row(f"mean of {len(results)}", "", _percent(mean), style="bold")
+            rows.append((f"mean of {len(medians)}", group, _percent(statistics.fmean(medians)), "", ""))
+    numbers = Column("accuracy", justify="right"), Column("seeds", justify="right")
+    columns = Column("task"), Column("group"), *numbers, Column("setting")
+    shown = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    console.print(title + (" · quick" if first.quick else ""), soft_wrap=True)
+    table = Table(*(columns[place] for place in shown))
+    for number, row in enumerate(rows, start=1):
+        table.add_row(*(row[place] for place in shown), end_section=number == len(results))
     console.print(table)
+    of_vtab = ""
     if splits:
         own_splits = splits.count("own split")
         more = f", {own_splits} more on splits of their own" if own_splits else ""
-        console.print(f"{len(splits) - own_splits} of VTAB's {len(VTAB)} tasks{more}", soft_wrap=True)
+        of_vtab = f"; {len(splits) - own_splits} of VTAB's {len(VTAB)}{more}"
+    mean = _percent(statistics.fmean(result.score.median for result in results))
+    console.print(f"{first.encoder}: {mean} % is the mean of {len(results)} tasks{of_vtab}", soft_wrap=True)
 
 
 def _percent(share: float) -> str:

@@ -169,7 +169,7 @@ def run_on_ray(tasks: Sequence[VideoTask], address: str) -> Prepared:
 def check_ray(address: str) -> None:
     """Raises one line, soon, where Ray itself would try for minutes."""
     if importlib.util.find_spec("ray") is None:
-        raise UserError("--engine ray needs Ray: pip install 'vivi[ray]'")
+        raise UserError("--engine ray needs Ray: pip install 'vivi-video[ray]'")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from vivi import __version__
 from vivi.data.sources import CorpusSource, ImageSource
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipes import Recipe
@@ -70,7 +71,7 @@ def train(
 
         def open_writer() -> RunWriter:
             monitor = open_monitor(data.index, data.test, model.encoder.architecture.size, console)
-            return RunWriter(out, trainer, data.classes, monitor, start, execution.keep, console)
+            return RunWriter(out, trainer, data.classes, monitor, start, execution, console)
 
         with ExitStack() as running:
             steps, dtype = range(start, recipe.steps), model.encoder.precision
@@ -123,7 +124,7 @@ def _check(recipe: Recipe, execution: Execution, world: World) -> None:
 def _claims(recipe: Recipe, data: TrainingData) -> Claims:
     """What must be the same in every process of a run. Each makes its part of every batch by itself: with different
     recipes or data they would go on all the same, and the encoder would be wrong."""
-    versions = {name: version_of(name) for name in ("vivi", "torch", "timm")}
+    versions = {"vivi": __version__, **{name: version_of(name) for name in ("torch", "timm")}}
     flags = {f"--{name.replace('_', '-')}": value for name, value in flat(recipe).items()}
     prints = {name: fact for name, fact in data.facts().items() if name.endswith("fingerprint")}
     return {**versions, **flags, **prints}
