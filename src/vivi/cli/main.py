@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.text import Text
 
 import vivi
+from vivi.cli.answers import Embed, Search
 from vivi.cli.bench import Bench, run_benchmark
 from vivi.cli.command import Command, Group
 from vivi.cli.doctor import Doctor
@@ -47,6 +48,8 @@ COMMANDS = Group(
         "train": Train,
         "evaluate": EVALUATE,
         "report": Report,
+        "embed": Embed,
+        "search": Search,
         "synthesize": Synthesize,
         "demo": Demo,
         "doctor": Doctor,

@@ -60,6 +60,7 @@ class Session:
             classes=task.classes,
             split=task.split,
             images={part: len(examples) for part, examples in task.parts().items()},
+            notes=task.notes,
             encoder_from=self.model.source,
             encoder_checksum=self.model.checksum,
             data_checksum=self.checksums[task.name],
@@ -85,11 +86,13 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
     """Loads the encoder and finds the tasks; shows the results at the end."""
     groups = read_groups(subject.groups)
     model = load_model(subject.encoder, subject.weights, subject.size, subject.name)
-    found = find_tasks(subject.data, protocol, subject.tasks, groups)
+    found = find_tasks(subject.data, protocol, subject.tasks, groups, subject.split_seed, console)
     session = Session(model, found.tasks, protocol, subject.out, console)
     for name, error in found.failures.items():
         session.fail(name, error)
     for task in found.tasks:
+        for line in task.notes:
+            console.print(line, style="yellow" if line != task.notes[0] else "", soft_wrap=True)
         try:
             session.checksums[task.name] = task.checksum()
         except UserError as error:
@@ -107,7 +110,7 @@ def print_results(results: Sequence[Result], console: Console) -> None:
     """A table of the results of one encoder under one protocol: the tasks, the groups, the mean."""
     first = results[0]
     names = {known.name for known in VTAB}
-    splits = [result.split for result in results if result.task in names]
+    splits = [result.split for result in results if result.task in names and result.group != "own"]
     title = f"{first.encoder} · {TITLES[first.protocol] if splits else 'own tasks'} · {BENCHMARKS[first.benchmark]}"
     rows = []
     for result in results:
@@ -115,12 +118,13 @@ def print_results(results: Sequence[Result], console: Console) -> None:
         low, high = _percent(min(score.accuracies)), _percent(max(score.accuracies))
         seeds = f"{low}–{high}" if len(score.accuracies) > 1 else ""
         setting = f"lr {score.setting.lr:g} · {score.setting.steps:,} steps" if score.setting else ""
-        rows.append((result.title, result.group, _percent(score.median), seeds, setting))
+        interval = "–".join(map(_percent, result.interval or ()))
+        rows.append((result.title, result.group, _percent(score.median), interval, seeds, setting))
     for group in GROUPS:
         medians = [result.score.median for result in results if result.group == group]
         if 0 < len(medians) < len(results):
-            rows.append((f"mean of {len(medians)}", group, _percent(statistics.fmean(medians)), "", ""))
-    numbers = Column("accuracy", justify="right"), Column("seeds", justify="right")
+            rows.append((f"mean of {len(medians)}", group, _percent(statistics.fmean(medians)), "", "", ""))
+    numbers = [Column(name, justify="right") for name in ("accuracy", "95 %", "seeds")]
     columns = Column("task"), Column("group"), *numbers, Column("setting")
     shown = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     console.print(title + (" · quick" if first.quick else ""), soft_wrap=True)
@@ -128,13 +132,17 @@ def print_results(results: Sequence[Result], console: Console) -> None:
     for number, row in enumerate(rows, start=1):
         table.add_row(*(row[place] for place in shown), end_section=number == len(results))
     console.print(table)
-    of_vtab = ""
+    of_vtab = ""  # which tasks they are
     if splits:
         own_splits = splits.count("own split")
         more = f", {own_splits} more on splits of their own" if own_splits else ""
         of_vtab = f"; {len(splits) - own_splits} of VTAB's {len(VTAB)}{more}"
     mean = _percent(statistics.fmean(result.score.median for result in results))
-    console.print(f"{first.encoder}: {mean} % is the mean of {len(results)} tasks{of_vtab}", soft_wrap=True)
+    said = f"mean of {len(results)} tasks {mean} %"
+    if len(results) == 1:
+        margin = f" ± {_percent((first.interval[1] - first.interval[0]) / 2)}" if first.interval else ""
+        said = f"accuracy {mean} %{margin} of {first.images['test']:,} test images"
+    console.print(f"{first.encoder}: {said}{of_vtab}", soft_wrap=True)
 
 
 def _percent(share: float) -> str:
