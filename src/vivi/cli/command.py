@@ -59,6 +59,7 @@ class Flag:
     default: Any  # MISSING: it must be given
     field: str
     owner: type  # the dataclass that has the field
+    said: str = ""  # in its annotation
 
     @property
     def positional(self) -> bool:
@@ -66,7 +67,7 @@ class Flag:
 
     @property
     def help(self) -> str:
-        return _docstrings(self.owner).get(self.field, "")
+        return self.said or _docstrings(self.owner).get(self.field, "")
 
 
 def flags_of(kind: Any, default: Any = MISSING, prefix: str = "") -> Iterator[Flag]:
@@ -77,20 +78,20 @@ def flags_of(kind: Any, default: Any = MISSING, prefix: str = "") -> Iterator[Fl
         hint, marks = _bare(hints[field.name])
         if Suppress in marks:
             continue
-        settings = [mark for mark in marks if hasattr(mark, "aliases")]  # of tyro.conf.arg
-        name = next((one.name for one in settings if one.name is not None), field.name.replace("_", "-"))
+        settings: Any = next((mark for mark in marks if hasattr(mark, "aliases")), tyro.conf.arg())
+        name = field.name.replace("_", "-") if settings.name is None else settings.name
         value = _default(field) if default is MISSING else getattr(default, field.name)
         part = hint if is_dataclass(hint) else type(value)
         if is_dataclass(part):
             inner = "" if OmitArgPrefixes in marks else f"{prefix}{name}." if name else prefix
             yield from flags_of(part, value, inner)
-        elif Positional in marks:
-            metavar = next((one.metavar for one in settings if one.metavar), field.name.upper())
-            yield Flag((metavar,), metavar, MISSING if value is tyro.MISSING else value, field.name, kind)
         elif value is not None or not _is_dataclasses(hint):
-            names = [f"--{prefix}{name}", *(alias for one in settings for alias in one.aliases or ())]
+            names = [f"--{prefix}{name}", *(settings.aliases or ())]
             names += [f"--{prefix}no-{name}"] if hint is bool else []
-            yield Flag(tuple(names), _value(hint), MISSING if value is tyro.MISSING else value, field.name, kind)
+            if Positional in marks:
+                names = [settings.metavar or field.name.upper()]
+            value = MISSING if value is tyro.MISSING else value
+            yield Flag(tuple(names), _value(hint), value, field.name, kind, settings.help or "")
 
 
 def _bare(hint: Any) -> tuple[Any, tuple[Any, ...]]:

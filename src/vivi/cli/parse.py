@@ -58,9 +58,12 @@ def parse(words: Sequence[str], group: Group) -> Command:
         with redirect_stderr(box):
             more = {} if default is None else {"default": default}
             command: Command = tyro.cli(kind, prog=prog, args=rest, **more)
-            return command
     except SystemExit:
         raise WrongCommand(plain_line(box.getvalue(), prog, kind, flags)) from None
+    for flag in flags:
+        if flag.default is MISSING and getattr(command, flag.field, None) == ():  # tyro takes none for an answer
+            raise WrongCommand(_needs(prog, kind, [flag]))
+    return command
 
 
 def check_flags(words: Sequence[str], flags: Sequence[Flag], prog: str) -> None:
@@ -98,21 +101,25 @@ def plain_line(box: str, prog: str, kind: type[Command], flags: Sequence[Flag]) 
     line = one_line(box)
     missing = line.partition("Missing from ")[2]
     if missing:
-        needed = [flag.names[0] for flag in flags if flag.default is MISSING and flag.names[0] in missing]
-        example = f", for example: {kind.examples[0]}" if kind.examples else ""
-        return f"{prog} needs {' and '.join(needed)}{example}; {prog} --help says more"
+        return _needs(prog, kind, [flag for flag in flags if flag.default is MISSING and flag.names[0] in missing])
     for words, plainer in _PLAINER:
         line = re.sub(words, plainer, line)
-    for flag in flags:
-        if flag.positional:  # tyro calls it by its name in the code
-            line = re.sub(rf"^{flag.field}\b", flag.names[0], line)
+    for flag in flags:  # as tyro calls it: all its names, or that in the code
+        line = re.sub(rf"^({flag.field}|{'/'.join(reversed(flag.names))})(?=[ :])", flag.names[0], line)
     return f"{line}; {prog} --help says more"
+
+
+def _needs(prog: str, kind: type[Command], flags: Sequence[Flag]) -> str:
+    names, example = " and ".join(flag.names[0] for flag in flags), kind.examples[0].partition("  ")[0]
+    return f"{prog} needs {names}, for example: {example}; {prog} --help says more"
 
 
 def one_line(box: str) -> str:
     """The text in a box: its paragraphs, which lines divide, one after the other."""
     rows = [row.strip("│ ") for row in box.splitlines() if not row.startswith(("╭", "╰"))]
-    paragraphs = re.split("─+", " ".join(rows))
+    paragraphs = re.split("─+|-{5,}", " ".join(rows))
+    if not box.startswith("╭"):  # where there are no such characters, the box begins with its title
+        paragraphs = paragraphs[1:]
     return "; ".join(" ".join(part.split()).rstrip(".") for part in paragraphs if part.strip())
 
 

@@ -37,8 +37,6 @@ class Prepare(Command):
     execution: OmitArgPrefixes[PrepareExecution] = field(default_factory=PrepareExecution)
 
     def run(self, console: Console) -> dict[str, Any]:
-        if not self.videos:
-            raise UserError("name at least one video file, folder or manifest")
         rows = prepare(self.videos, self.out, self.settings, self.execution, console)
         facts = print_summary(self.out, console)
         if not any(row.status == "ok" for row in rows):

@@ -136,7 +136,7 @@ def print_results(results: Sequence[Result], console: Console) -> None:
     if splits:
         own_splits = splits.count("own split")
         more = f", {own_splits} more on splits of their own" if own_splits else ""
-        of_vtab = f"; {len(splits) - own_splits} of VTAB's {len(VTAB)}{more}"
+        of_vtab = f"; {len(splits) - own_splits} of VTAB's {len(VTAB)} tasks{more}"
     mean = _percent(statistics.fmean(result.score.median for result in results))
     said = f"mean of {len(results)} tasks {mean} %"
     if len(results) == 1:

@@ -96,10 +96,6 @@ def print_summary(path: Path, console: Console) -> dict[str, Any]:
     for quantity, mean, std in statistics.rows():
         table.add_row(quantity, f"{mean:.1f}", f"{std:.1f}")
     console.print(table)
-    console.print(
-        f"{counts['videos']} videos ({counts['train']} train, {counts['test']} test), {counts['shots']:,} shots, "
-        f"{counts['frames']:,} frames, {counts['hours']:.2f} hours"
-    )
     skipped = skipped_by_reason(corpus)
     if skipped:
         columns = Column("videos", justify="right"), "reason", Column("for example", overflow="fold")
@@ -107,5 +103,11 @@ def print_summary(path: Path, console: Console) -> dict[str, Any]:
         for reason, videos in skipped.items():
             table.add_row(str(len(videos)), reason, videos[0])
         console.print(table)
-    spread = {quantity: {"mean": mean, "std": std} for quantity, mean, std in statistics.rows()}
-    return {"corpus": str(path), **counts, **spread, "skipped": skipped}
+    console.print(
+        f"{counts['videos']} videos ({counts['train']} train, {counts['test']} test), {counts['shots']:,} shots, "
+        f"{counts['frames']:,} frames, {counts['hours']:.2f} hours",
+        soft_wrap=True,
+    )
+    names = "shots_per_video", "shot_seconds", "video_seconds"
+    rows = {name: {"mean": mean, "std": std} for name, (_, mean, std) in zip(names, statistics.rows(), strict=True)}
+    return {"corpus": str(path), **counts, **rows, "skipped": skipped}

@@ -142,13 +142,15 @@ class Optimiser:
     schedule: Literal["steps", "cosine"] = "steps"
     """After the warm-up: constant, lowered at each step of decay_at; or half a cosine down to 0, without them."""
     momentum: Annotated[float, (0, 0.9999)] = 0.9
+    """Momentum of SGD."""
     weight_decay: NotNegative = 1e-4
     """L2 penalty on parameters of two dimensions or more: kernels, not biases or norms."""
     warmup: Annotated[int, (0, 10**12)] = 5_000
     """Steps of linear warm-up from 0."""
     decay_at: tuple[int, ...] = (90_000, 110_000)
-    """Steps at which the learning rate is multiplied by decay_factor."""
+    """Steps at which the learning rate is lowered, to decay_factor of what it was."""
     decay_factor: PositiveShare = 0.1
+    """What the learning rate is multiplied by at each step of decay_at."""
     clip: NotNegative = 0.0
     """Clip the gradient to this norm; 0: never."""
 

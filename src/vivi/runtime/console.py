@@ -4,6 +4,7 @@ reads its output leaves."""
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -63,6 +64,11 @@ class SafeConsole(Console):
 def warn(console: Console, line: str) -> None:
     """Prints a line that should be seen."""
     console.print(line, style=WARNING, soft_wrap=True)
+
+
+def explain(line: str) -> None:
+    """Says what was decided and why, to whoever wants to know: vivi -v, or a handler of the logger `vivi`."""
+    logging.getLogger("vivi").info("%s", line)
 
 
 def hint(console: Console, line: str) -> None:

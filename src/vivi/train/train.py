@@ -19,7 +19,7 @@ from vivi.recipes import Recipe
 from vivi.recipes.check import check_recipe
 from vivi.recipes.describe import describe_batch
 from vivi.recipes.files import differences, flat
-from vivi.runtime.console import SafeConsole, warn
+from vivi.runtime.console import SafeConsole, explain, warn
 from vivi.runtime.distributed import Claims, World, join_world, only_rank_0_explains
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
@@ -145,7 +145,10 @@ def set_up(recipe: Recipe, data: TrainingData, execution: Execution, world: Worl
     bfloat16 = execution.precision == "bfloat16" or (execution.precision == "auto" and on_gpu)
     model.encoder.precision = torch.bfloat16 if bfloat16 else torch.float32
     size = choose_size(model, recipe, execution, len(world.share_of(recipe.batch.cores)), world.device)
-    if execution.compiles(on_gpu):
+    compiled = execution.compiles(on_gpu)
+    precision, how = "bfloat16" if bfloat16 else "float32", "compiled" if compiled else "not compiled"
+    explain(f"the encoder computes in {precision}, {how}: --precision {execution.precision}, {world.device}")
+    if compiled:
         model.encoder.backbone.compile(dynamic=False)  # one graph each for frames and for images
     return model, size
 
