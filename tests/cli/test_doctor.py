@@ -49,7 +49,7 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "available_memory", lambda: 10**9)
-    monkeypatch.setattr(doctor, "EXTRAS", {"no_such_package": "vivi something"})
+    monkeypatch.setattr(doctor, "EXTRAS", {"no_such_package": ("it", "vivi something")})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**8, free=10**9))
     found, _ = examined(tmp_path)
     advice = {name: (state, what) for name, (state, _, what) in found.items() if what}
@@ -58,7 +58,7 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path: Path, monkeypatch: pyte
     assert advice["GPU"][0] == better and "install torch for CUDA" in advice["GPU"][1]
     assert advice["memory"][0] == better and "--workers 1" in advice["memory"][1]
     assert advice["/dev/shm"][0] == better and advice[f"disk at {tmp_path}"][0] == better
-    assert advice["no_such_package"] == ("optional", "for vivi something: pip install 'vivi-video[no_such_package]'")
+    assert advice["no_such_package"] == ("optional", "for vivi something: pip install 'vivi-video[it]'")
 
 
 def test_without_a_part_of_it_vivi_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,13 @@ from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.machine import available_cores, available_memory
 
 GB = 10**9
-EXTRAS = {"ray": "vivi prepare --engine ray", "wandb": "vivi train --log wandb", "mlflow": "vivi train --log mlflow"}
+# Of each package, the extra that brings it and the command that wants it.
+EXTRAS = {
+    "ray": ("ray", "vivi prepare --engine ray"),
+    "onnxruntime": ("export", "vivi export --to onnx"),
+    "wandb": ("wandb", "vivi train --log wandb"),
+    "mlflow-skinny": ("mlflow", "vivi train --log mlflow"),
+}
 # Decoders by the names that FFmpeg has for them; any of a line will do. Its own av1 needs a GPU.
 DECODERS = {
     "H.264": ("h264",),
@@ -276,9 +282,9 @@ def hub() -> Finding:
 
 def extras() -> Iterator[Finding]:
     """Packages that only some commands need."""
-    for name, command in EXTRAS.items():
+    for name, (extra, command) in EXTRAS.items():
         try:
             yield Finding(name, "ok", version(name))
         except PackageNotFoundError:
-            advice = f"for {command}: pip install 'vivi-video[{name}]'"
+            advice = f"for {command}: pip install 'vivi-video[{extra}]'"
             yield Finding(name, "optional", "not installed", advice)

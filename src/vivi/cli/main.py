@@ -18,11 +18,13 @@ from pathlib import Path
 from rich.text import Text
 
 import vivi
-from vivi.cli.answers import Embed, Search
+from vivi.cli.answers import Embed, Search, Select
 from vivi.cli.bench import Bench, run_benchmark
+from vivi.cli.classify import CLASSIFY
 from vivi.cli.command import Command, Group
 from vivi.cli.doctor import Doctor
 from vivi.cli.evaluate import EVALUATE
+from vivi.cli.export import Export
 from vivi.cli.help import print_command, print_group
 from vivi.cli.parse import WrongCommand, defaults_of, find_command, parse, print_completion
 from vivi.cli.prepare import Inspect, Prepare, Synthesize
@@ -50,6 +52,9 @@ COMMANDS = Group(
         "report": Report,
         "embed": Embed,
         "search": Search,
+        "select": Select,
+        "classify": CLASSIFY,
+        "export": Export,
         "synthesize": Synthesize,
         "demo": Demo,
         "doctor": Doctor,

@@ -13,16 +13,17 @@ from vivi.cli.command import Command
 from vivi.recipes.describe import print_recipe, print_recipes
 from vivi.recipes.files import as_json, find_recipe
 from vivi.report.options import ReportOptions
+from vivi.runtime.errors import require
 
 
 @dataclass(frozen=True)
 class Report(Command):
     """Make a page of results: the paper's tables and figures, with the paper's numbers beside yours."""
 
-    examples: ClassVar = ("vivi report results/", "vivi report results/ --runs run/ --encoders run/ --corpus corpus/")
+    examples: ClassVar = ("vivi report results/", "vivi report results/ run/ --encoders run/ --corpus corpus/")
 
-    results: Annotated[Positional[Path], arg(metavar="RESULTS")]
-    """Folder of results, the --out of vivi evaluate."""
+    folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="RESULTS|RUN...")]
+    """A folder of results, the --out of vivi evaluate; and training runs, whose curves are laid over each other."""
     out: Path = Path("page")
     """Folder of the page; open its index.html."""
     shown: OmitArgPrefixes[ReportOptions] = field(default_factory=ReportOptions)
@@ -30,7 +31,11 @@ class Report(Command):
     def run(self, console: Console) -> dict[str, Any]:
         from vivi.report.page import write_report
 
-        page = write_report(self.results, self.out, self.shown, console)
+        runs = tuple(folder for folder in self.folders if (folder / "recipe.json").exists())
+        results = [folder for folder in self.folders if folder not in runs]
+        require(len(results) <= 1, f"one folder of results makes a page, not {' and '.join(map(str, results))}")
+        shown = replace(self.shown, runs=(*runs, *self.shown.runs))
+        page = write_report(results[0] if results else None, self.out, shown, console)
         console.print(f"open {page}", soft_wrap=True)
         return {"page": page}
 

@@ -56,6 +56,7 @@ class Model:
     std: tuple[float, ...]
     learning_rates: tuple[float, ...]  # what the sweep of VTAB tries
     checksum: str  # of its weights
+    architecture: Architecture
 
 
 # A name, the network, and what its input looks like.
@@ -87,7 +88,8 @@ def load_model(source: str, weights: Path | None = None, size: int = 0, name: st
     rates = TI_LEARNING_RATES if kind == "ti" else LEARNING_RATES
     features = _features(backbone.eval(), size, source)
     explain(f"{source}: {features} features of images of {size} px, mean {mean}, std {std}")
-    return Model(name or own_name, source, backbone, features, size, mean, std, rates, checksum(backbone, mean, std))
+    weights_checksum = checksum(backbone, mean, std)
+    return Model(name or own_name, source, backbone, features, size, mean, std, rates, weights_checksum, architecture)
 
 
 def checksum(backbone: nn.Module, mean: Sequence[float], std: Sequence[float]) -> str:

@@ -61,9 +61,9 @@ def effective_rank(features: Tensor) -> Tensor:
     return torch.exp(-(shares * shares.log()).sum()).to(features.dtype)
 
 
-def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> tuple[float, float] | None:
-    """How often a frame's nearest neighbour from another shot, by cosine, is of its own video; and how often it would
-    be by chance.
+def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> tuple[float, float, int] | None:
+    """How often a frame's nearest neighbour from another shot, by cosine, is of its own video; how often it would be
+    by chance; and of how many frames.
 
     `features` (n, d); `videos` and `shots` (n,) say where the frames are from, a shot by its number in its video or
     in all. Frames whose video has no other shot are no queries; None if no frame can be one.
@@ -77,7 +77,7 @@ def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> tuple[float, f
     chance = right.sum(dim=1) / (~own_shot).sum(dim=1).clamp(min=1)
     is_query = right.any(dim=1)
     queries, hits = int(is_query.sum()), int(right.gather(1, nearest).squeeze(1)[is_query].sum())
-    return (hits / queries, float(chance[is_query].double().sum()) / queries) if queries else None
+    return (hits / queries, float(chance[is_query].double().sum()) / queries, queries) if queries else None
 
 
 # --- on which frames and images ---
@@ -199,7 +199,9 @@ def measure_features(encoder: nn.Module, watched: Watched) -> dict[str, float]:
         return {}
     features = _encode(encoder, watched.frames)
     rates = retrieval(features, watched.groups, watched.shots)
-    values = {} if rates is None else {"retrieval": rates[0], "retrieval_chance": rates[1]}
+    values: dict[str, float] = {}
+    if rates is not None:
+        values = dict(zip(("retrieval", "retrieval_chance", "retrieval_queries"), rates, strict=True))
     return {**values, "spread": float(spread(features)), "effective_rank": float(effective_rank(features))}
 
 
