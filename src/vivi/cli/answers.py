@@ -18,8 +18,8 @@ from vivi.runtime.errors import UserError
 
 @dataclass(frozen=True)
 class Embed(Command):
-    """Write what an encoder makes of every frame of a corpus, or of images, as Parquet files. The same command goes
-    on after a stop."""
+    """Compute an encoder's features of every frame of a corpus, or of images, and keep them in Parquet files. The
+    same command goes on after a stop."""
 
     examples: ClassVar = (
         "vivi embed corpus/ --encoder run/ --out embeddings/",
@@ -72,14 +72,14 @@ class Search(Command):
 
     examples: ClassVar = (
         "vivi search photo.jpg --embeddings embeddings/",
-        "vivi search clips/a.mp4@12.5 photos/ --not blurred/ --embeddings embeddings/",
+        "vivi search clips/a.mp4@12.5 photos/ --not blurred/",
     )
 
     queries: Annotated[Positional[tuple[str, ...]], arg(metavar="EXAMPLE...")]
     """Images, folders of images, or frames as VIDEO@SECOND, of videos that were embedded."""
     embeddings: Path = Path("embeddings")
     """The embeddings that vivi embed made."""
-    unlike: Annotated[tuple[str, ...], arg(aliases=["--not"])] = ()
+    unlike: Annotated[tuple[str, ...], arg(name="not", aliases=["--unlike"])] = ()
     """Examples of what is not wanted."""
     count: int = 20
     """How many shots to find."""

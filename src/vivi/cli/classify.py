@@ -33,7 +33,7 @@ class Fit(Command):
     finetune: bool = False
     """Train the whole network, which takes much longer, instead of a classifier on frozen features."""
     seed: int = 0
-    """Decides which fifth of the images is to test on, where there is no test/."""
+    """Random seed of the fifth of the images that is held out to test on, where there is no test/."""
     weights: Path | None = None
     """A file of weights for timm:NAME."""
     size: int = 0

@@ -20,7 +20,10 @@ from vivi.evaluate.vid_robust.settings import Robustness
 from vivi.runtime.console import hint
 
 Device = Annotated[str, arg(help="cpu, cuda, ...; auto: a GPU if there is one.")]
-ON_TASKS = "vivi evaluate {} --encoder run/ --data tasks/", "vivi evaluate {} --encoder timm:resnet50 --data tasks/"
+ON_LABELS = (
+    "vivi evaluate {} --encoder run/ --data labelled/",
+    "vivi evaluate {} --encoder timm:resnet50 --data vtab-1k/",
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Vtab(Command):
     """Fine-tune an encoder on the tasks of VTAB, or on your own, and test it. The same command goes on after a stop.
     With --check alone: say for every task what is there, what is missing, and where to get it."""
 
-    examples: ClassVar = (*(one.format("vtab") for one in ON_TASKS), "vivi evaluate vtab --check tasks/")
+    examples: ClassVar = (*(one.format("vtab") for one in ON_LABELS), "vivi evaluate vtab --check vtab-1k/")
     goes_on: ClassVar = True
 
     subject: OmitArgPrefixes[Subject]
@@ -63,7 +66,7 @@ class Vtab(Command):
 class Knn(Command):
     """Solve tasks by the nearest neighbours of an encoder's frozen features."""
 
-    examples: ClassVar = tuple(one.format("knn") for one in ON_TASKS)
+    examples: ClassVar = tuple(one.format("knn") for one in ON_LABELS)
 
     subject: OmitArgPrefixes[Subject]
     neighbours: OmitArgPrefixes[Neighbours] = field(default_factory=Neighbours)
@@ -83,7 +86,7 @@ class Knn(Command):
 class Linear(Command):
     """Solve tasks by a linear classifier, in closed form, on an encoder's frozen features."""
 
-    examples: ClassVar = tuple(one.format("linear") for one in ON_TASKS)
+    examples: ClassVar = tuple(one.format("linear") for one in ON_LABELS)
 
     subject: OmitArgPrefixes[Subject]
     protocol: Protocol = "v2"
@@ -168,7 +171,7 @@ def _facts(results: Sequence[AnyResult], out: Path, console: Console) -> dict[st
 
 EVALUATE = Group(
     "Measure how good an encoder is, by transfer to labelled tasks.",
-    ("vivi evaluate linear --encoder run/ --data tasks/", "vivi evaluate vtab --encoder run/ --data vtab-1k/"),
+    ("vivi evaluate linear --encoder run/ --data labelled/", "vivi evaluate vtab --encoder run/ --data vtab-1k/"),
     {
         "linear": Linear,
         "knn": Knn,

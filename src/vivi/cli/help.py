@@ -7,7 +7,6 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING
-from itertools import groupby
 
 from rich.console import Console
 from rich.text import Text
@@ -44,9 +43,11 @@ def print_command(prog: str, kind: type[Command], flags: Sequence[Flag], everyth
         _print([("flags:", [*_table(map(_row, shown))])], console)
         console.print(f"\n{len(flags) - len(shown)} more flags: {prog} {needed[0].names[0]} --help-all")
     else:
-        for owner, part in groupby(flags, key=lambda flag: flag.owner):
-            heading = "flags:" if issubclass(owner, Command) else f"{inspect.getdoc(owner)}"
-            _print([(heading, [*_table(map(_row, part))])], console)
+        groups: dict[str, list[Flag]] = {"flags:": []}
+        for flag in flags:
+            heading = "flags:" if issubclass(kind, flag.owner) else f"{inspect.getdoc(flag.owner)}"
+            groups.setdefault(heading, []).append(flag)
+        _print([(heading, [*_table(map(_row, part))]) for heading, part in groups.items()], console)
     _print([("every command:", [*_table(EVERY_COMMAND)])], console)
 
 
@@ -59,17 +60,16 @@ def _usage(line: str, about: str, examples: Sequence[str]) -> list[tuple[str, li
 def _row(flag: Flag) -> tuple[str, str]:
     name = flag.names[0]
     if flag.default is True:  # a switch that is on
-        name = flag.names[-1]
+        name = flag.names[-1].replace("no-", "[no-]")
     return f"{name} {flag.value}" if flag.value and not flag.positional else name, flag.help + _default(flag)
 
 
 def _default(flag: Flag) -> str:
     value = flag.default
-    if value is MISSING or isinstance(value, bool) or value in (None, "", ()):
+    if value is MISSING or value in (None, False, "", ()):
         return ""
-    if isinstance(value, float):
-        value = f"{value:.6g}"
-    return f" [{' '.join(map(str, value)) if isinstance(value, tuple) else value}]"
+    words = value if isinstance(value, tuple) else ("on" if value is True else value,)
+    return f" [default: {' '.join(f'{word:.5g}' if isinstance(word, float) else str(word) for word in words)}]"
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -40,7 +40,7 @@ COMMANDS = Group(
     (
         "vivi prepare /disk/videos --out corpus/",
         "vivi train vivi-ex4-small --corpus corpus/ --out run/",
-        "vivi evaluate linear --encoder run/ --data tasks/ --out results/",
+        "vivi evaluate linear --encoder run/ --data labelled/ --out results/",
         "vivi report results/",
     ),
     {

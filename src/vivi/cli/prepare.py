@@ -58,7 +58,7 @@ class Inspect(Command):
     videos: int = 24
     """How many videos to show as film strips."""
     seed: int = 0
-    """Decides which ones; another seed shows others."""
+    """Random seed of the choice of videos."""
     verify: bool = False
     """First read every frame and check that it is as it was written; what is damaged is listed in OUT/damaged.csv."""
 

@@ -72,7 +72,7 @@ class Images:
     fraction: Annotated[float, (1e-9, 1), arg(aliases=("--images-fraction",))] = 1.0  # beside --images-list
     """Share of the labels to use, the same number from every class; 1: all."""
     fraction_seed: Seed = 0
-    """Decides which labels are used."""
+    """Random seed of the choice of labels."""
     policy: Literal["same", "imagenet", "v0"] = "same"
     """AutoAugment on the labelled images, instead of changes of colour; same: as the frames are augmented."""
 
@@ -157,13 +157,13 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One row of the paper's training table, or one's own."""
+    """Everything that decides what is learned: a row of the paper's training table, or your own."""
 
     name: Annotated[str, Suppress]  # no flag: the recipe is named on the command line
     steps: Annotated[int, (1, 10**12)] = 120_000
     """Steps to train."""
     seed: Seed = 0
-    """Decides initial weights, batches and augmentation."""
+    """Random seed of initial weights, batches and augmentation."""
     encoder: Encoder = field(default_factory=Encoder)
     batch: Batch = field(default_factory=Batch)
     images: Images = field(default_factory=Images)
