@@ -326,7 +326,7 @@ def test_wrong_words_are_answered_in_one_line_before_torch_is_imported(tmp_path:
     run.mkdir()
     cases: dict[tuple[object, ...], str] = {
         (tmp_path / "nothing", "timm"): "there is no run or file",
-        (run, "onnx"): "--to onnx needs onnxruntime: pip install onnx onnxscript onnxruntime",
+        (run, "onnx"): "--to onnx needs onnxruntime: pip install 'vivi-video[export]'",
         (run, "timm", "--normalise-inside"): "--normalise-inside goes with --to torchscript and onnx",
         (run, "hf", "--license", "Apache 2.0"): "write it like apache-2.0",
         (run, "hf", "--results", tmp_path / "none"): "there is no folder",

@@ -23,7 +23,7 @@ EXPORTED = (TEST_VECTOR, "check", "README.md", "config.json", "model.safetensors
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """Which encoder is exported, and as what."""
+    """The encoder that is exported, and the format."""
 
     encoder: Annotated[Positional[str], arg(metavar="RUN")]
     """A run or its encoder.safetensors; or timm:NAME, ms:FILE, mt-ssl:FILE, ti:FILE."""
@@ -56,7 +56,7 @@ class ExportSettings:
         written = re.fullmatch(r"([a-z0-9][a-z0-9.+-]*)?", self.license)
         require(written is not None, f"--license is '{self.license}'; write it like apache-2.0, cc-by-4.0 or other")
         if self.to == "onnx" and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
-            raise UserError(f"--to onnx needs {' and '.join(missing)}: pip install {' '.join(ONNX_PACKAGES)}")
+            raise UserError(f"--to onnx needs {' and '.join(missing)}: pip install 'vivi-video[export]'")
         check_replaceable(self.out, EXPORTED)
 
 
@@ -67,13 +67,13 @@ class SelectSettings:
     count: int = 200
     """How many frames."""
     outliers: float = 0.02
-    """Share of the frames that is left out because least others are like them: black ones, test cards, accidents."""
+    """Leave out this share of the frames, those that are least like any others: black ones, test cards, accidents."""
     only_outliers: bool = False
-    """Choose the frames that least others are like, instead."""
+    """Choose the outliers instead."""
     near_duplicate: float = 0.98
-    """Of two frames of at least this cosine similarity, one is chosen at most."""
+    """Never choose two frames whose cosine similarity is this or more."""
     seed: int = 0
-    """Decides with which frames the search begins."""
+    """Random seed of the choice."""
 
     def check(self) -> None:
         check_ranges(

@@ -5,19 +5,26 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from rich.console import Console
 from tyro.conf import Positional, arg
 
+from vivi.cli.command import Command, Group
+from vivi.runtime.console import hint
 from vivi.runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(Command):
     """Make a classifier from labelled images, and a page that says how good it is."""
 
-    images: Positional[Path]
+    examples: ClassVar = (
+        "vivi classify fit labelled/ --encoder run/ --out classifier/",
+        "vivi classify fit labels.csv --encoder timm:resnet50 --out classifier/ --finetune",
+    )
+
+    images: Annotated[Positional[Path], arg(metavar="IMAGES")]
     """A folder with a folder of images for each class, or with train/ and test/ of such; or a CSV of path,label."""
     encoder: str
     """A run or its encoder.safetensors, or timm:NAME (pretrained, or with --weights)."""
@@ -26,7 +33,7 @@ class Fit:
     finetune: bool = False
     """Train the whole network, which takes much longer, instead of a classifier on frozen features."""
     seed: int = 0
-    """Decides which fifth of the images is to test on, where there is no test/."""
+    """Random seed of the fifth of the images that is held out to test on, where there is no test/."""
     weights: Path | None = None
     """A file of weights for timm:NAME."""
     size: int = 0
@@ -34,7 +41,7 @@ class Fit:
     device: str = "auto"
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
-    def run(self, console: Console) -> None:
+    def run(self, console: Console) -> dict[str, Any]:
         if not self.images.exists():
             raise UserError(f"there is no {self.images}; give a folder with a folder of images for each class")
         from vivi.answers.classify import fit_classifier
@@ -57,14 +64,29 @@ class Fit:
             soft_wrap=True,
         )
         console.print(f"open {self.out / 'index.html'}", soft_wrap=True)
-        console.print(f"use it: vivi classify run {shlex.quote(str(self.out))} CORPUS --out labels/", soft_wrap=True)
+        hint(console, f"use it: vivi classify run {shlex.quote(str(self.out))} CORPUS --out labels/")
+        return {
+            "classifier": self.out,
+            "page": self.out / "index.html",
+            "accuracy": fitted.accuracy,
+            "interval": fitted.interval,
+            "test_images": len(fitted.labels),
+            "classes": fitted.classes,
+            "how": fitted.how,
+        }
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Command):
     """Label frames, shots and videos by a classifier. The same command goes on after a stop."""
 
-    classifier: Positional[Path]
+    examples: ClassVar = (
+        "vivi classify run classifier/ corpus/ --out labels/",
+        "vivi classify run classifier/ clip.mp4",
+    )
+    goes_on: ClassVar = True
+
+    classifier: Annotated[Positional[Path], arg(metavar="CLASSIFIER")]
     """The folder of a classifier, the --out of vivi classify fit."""
     footage: Annotated[Positional[Path], arg(metavar="CORPUS|IMAGES|VIDEO")]
     """A corpus of vivi prepare, a folder of images, a video file or a folder of videos, or embeddings by the
@@ -74,7 +96,7 @@ class Run:
     device: str = "auto"
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
-    def run(self, console: Console) -> None:
+    def run(self, console: Console) -> dict[str, Any]:
         for path in (self.classifier, self.footage):
             if not path.exists():
                 raise UserError(f"there is no {path}")
@@ -82,6 +104,11 @@ class Run:
 
         page = label_footage(self.classifier, self.footage, self.out, device=self.device, console=console)
         console.print(f"open {page}", soft_wrap=True)
+        return {"labels": self.out, "page": page}
 
 
-CLASSIFY = "Make a classifier from labelled images, and label footage with it."
+CLASSIFY = Group(
+    "Make a classifier from labelled images, and label footage with it.",
+    (Fit.examples[0], Run.examples[0]),
+    {"fit": Fit, "run": Run},
+)

@@ -8,12 +8,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 
+from vivi.cli.command import Command
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import RECIPES, Recipe
 from vivi.recipes.check import check_recipe
@@ -48,9 +49,22 @@ class RecipeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(RecipeOptions):
-    """Train an encoder on videos, images, or both, or go on with a run. Every field of the recipe can be
-    overridden."""
+class Train(RecipeOptions, Command):
+    """Train an encoder on videos, images, or both, or go on with a run. Every field of the recipe is a flag."""
+
+    examples: ClassVar = (
+        "vivi train vivi-ex4-small --corpus corpus/ --out run/",
+        "vivi train vivi-ex4-small --corpus corpus/ --out run/ --steps 20000 --optimiser.lr 0.4",
+        "vivi train vivi-ex4-co100-small --corpus corpus/ --images labelled/ --out run/",
+        "vivi train vivi-ex4 --help   # the flags with the values of this recipe",
+    )
+    everyday: ClassVar = (
+        *("--corpus", "--images", "--out", "--steps", "--seed", "--batch.videos", "--augment.size"),
+        *("--encoder.name", "--encoder.start", "--optimiser.lr", "--loss.frame", "--loss.video"),
+        *("--loss.video-weight", "--loss.supervised-weight"),
+        *("--sweep", "--device", "--micro-batch", "--checkpoint-every"),
+    )
+    goes_on: ClassVar = True
 
     out: Path
     """The run: a new folder, or one to go on with."""
@@ -62,7 +76,12 @@ class Train(RecipeOptions):
     minutes: float = 0.0
     """With the recipe auto: how long to train; 0: 20 minutes on a CPU, as the -small recipes on a GPU."""
 
-    def run(self, console: Console) -> None:
+    @classmethod
+    def defaults(cls, words: Sequence[str]) -> Any:
+        """The flags have the values of the recipe that is named."""
+        return cls(**recipe_options(words), out=tyro.MISSING)
+
+    def run(self, console: Console) -> dict[str, Any]:
         self.check_named("train")
         if self.named == AUTO:
             named, recipe = self._chosen(console)
@@ -76,12 +95,14 @@ class Train(RecipeOptions):
                 self.execution.check(recipe)
                 self.paths.check(recipe)
                 check_folder(folder, recipe)
+        from vivi.train.metrics import read_metrics
         from vivi.train.train import check_runs, train
 
         if self.sweep:  # all of them, before the first one trains for days
             check_runs([recipe for _, recipe in runs], self.paths)
         for folder, recipe in runs:
             train(recipe, self.paths, folder, self.execution, console, named)
+        return {"runs": [{"run": folder, **read_metrics(folder)[-1]} for folder, _ in runs]}
 
     def _chosen(self, console: Console) -> tuple[Recipe, Recipe]:
         """What auto chose for the run, now or when it was begun: before overrides, and after."""

@@ -31,6 +31,7 @@ from vivi.model.architecture import Architecture, architecture_of, glorot, timm_
 from vivi.model.files import backbone_with_weights, check_tensors, check_values, read_encoder, read_tensors
 from vivi.recipes.check import SIZES
 from vivi.recipes.files import find_recipe
+from vivi.runtime.console import explain
 from vivi.runtime.errors import UserError, check_ranges, first_line
 from vivi.runtime.storage import check_regular
 
@@ -86,6 +87,7 @@ def load_model(source: str, weights: Path | None = None, size: int = 0, name: st
     size, mean, std = architecture.size, architecture.mean, architecture.std
     rates = TI_LEARNING_RATES if kind == "ti" else LEARNING_RATES
     features = _features(backbone.eval(), size, source)
+    explain(f"{source}: {features} features of images of {size} px, mean {mean}, std {std}")
     weights_checksum = checksum(backbone, mean, std)
     return Model(name or own_name, source, backbone, features, size, mean, std, rates, weights_checksum, architecture)
 

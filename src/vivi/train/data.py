@@ -21,7 +21,7 @@ from vivi.data.sources import CorpusSource, ImageSource, Source
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import Recipe
 from vivi.recipes.check import check_recipe
-from vivi.runtime.console import warn
+from vivi.runtime.console import explain, warn
 from vivi.runtime.distributed import World, processes_here
 from vivi.runtime.errors import UserError
 from vivi.runtime.machine import available_cores, available_memory
@@ -150,6 +150,7 @@ def prefetch_steps(
 ) -> Prefetch:
     """What the steps see, for the cores of this process."""
     threads = reading_threads(execution)
+    explain(f"{threads} threads read and decode frames: {available_cores()} cores, --threads {execution.threads}")
     cores, device = world.share_of(recipe.batch.cores), world.device
     videos = images = None
     if data.videos_source is not None:
@@ -195,6 +196,7 @@ def keep_resident(
     per_shot = batch.frames if batch.source == "shot" else 1
     streamed = steps * batch.videos * batch.shots * per_shot // world.size  # frames that are decoded otherwise
     if execution.resident == "auto" and streamed < frames:
+        explain(f"frames are decoded when they are needed: the run sees {streamed:,}, the corpus has {frames:,}")
         return None
     on_gpu, on_host = memory_to_spare(world.device)
     most = max(on_gpu, on_host)
@@ -219,8 +221,10 @@ def keep_resident(
             for line in damaged_frames:
                 warn(console, line)
         why_not = f"videos of {corpus} have frames of several sizes"
-    if resident is None and execution.resident == "on":
-        raise UserError(f"--resident on: {why_not}; remove it")
+    if resident is None:
+        if execution.resident == "on":
+            raise UserError(f"--resident on: {why_not}; remove it")
+        explain(f"frames are decoded when they are needed: {why_not}")
     return resident
 
 

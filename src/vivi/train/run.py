@@ -10,7 +10,7 @@ import json
 import platform
 import re
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +70,7 @@ def open_run(out: Path, asked: Recipe, named: Recipe, data: TrainingData) -> Non
 
 def version_of(package: str) -> str:
     """A package's version without what follows a +: builds for different GPUs count as one version."""
-    try:
-        return version(package).partition("+")[0]
-    except PackageNotFoundError:  # run from its source
-        return "of unknown version"
+    return version(package).partition("+")[0]
 
 
 def _about(out: Path) -> dict[str, Any]:

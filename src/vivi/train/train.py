@@ -12,13 +12,14 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from vivi import __version__
 from vivi.data.sources import CorpusSource, ImageSource
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipes import Recipe
 from vivi.recipes.check import check_recipe
 from vivi.recipes.describe import describe_batch
 from vivi.recipes.files import differences, flat
-from vivi.runtime.console import SafeConsole, warn
+from vivi.runtime.console import SafeConsole, explain, warn
 from vivi.runtime.distributed import Claims, World, join_world, only_rank_0_explains
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
@@ -72,7 +73,7 @@ def train(
 
         def open_writer() -> RunWriter:
             monitor = open_monitor(data.index, data.test, model.encoder.architecture.size, console)
-            return RunWriter(out, trainer, data.classes, monitor, start, execution.keep, console)
+            return RunWriter(out, trainer, data.classes, monitor, start, execution, console)
 
         with ExitStack() as running:
             steps, dtype = range(start, recipe.steps), model.encoder.precision
@@ -127,7 +128,7 @@ def _check(recipe: Recipe, execution: Execution, world: World) -> None:
 def _claims(recipe: Recipe, data: TrainingData) -> Claims:
     """What must be the same in every process of a run. Each makes its part of every batch by itself: with different
     recipes or data they would go on all the same, and the encoder would be wrong."""
-    versions = {name: version_of(name) for name in ("vivi", "torch", "timm")}
+    versions = {"vivi": __version__, **{name: version_of(name) for name in ("torch", "timm")}}
     flags = {f"--{name.replace('_', '-')}": value for name, value in flat(recipe).items()}
     prints = {name: fact for name, fact in data.facts().items() if name.endswith("fingerprint")}
     return {**versions, **flags, **prints}
@@ -148,7 +149,10 @@ def set_up(recipe: Recipe, data: TrainingData, execution: Execution, world: Worl
     bfloat16 = execution.precision == "bfloat16" or (execution.precision == "auto" and on_gpu)
     model.encoder.precision = torch.bfloat16 if bfloat16 else torch.float32
     size = choose_size(model, recipe, execution, len(world.share_of(recipe.batch.cores)), world.device)
-    if execution.compiles(on_gpu):
+    compiled = execution.compiles(on_gpu)
+    precision, how = "bfloat16" if bfloat16 else "float32", "compiled" if compiled else "not compiled"
+    explain(f"the encoder computes in {precision}, {how}: --precision {execution.precision}, {world.device}")
+    if compiled:
         model.encoder.backbone.compile(dynamic=False)  # one graph each for frames and for images
     return model, size
 
