@@ -54,7 +54,7 @@ def draw_task_image(task: str, label: int, size: int, random: Random) -> Image.I
         for _ in range(label + 1):
             bodies.append(place_object(bodies, (0.11, 0.2), size, random))
     elif task == "object_class":
-        bodies.append(place_object([], (0.25, 0.43), size, random, list(CLASSES)[label]))
+        bodies.append(place_object([], (0.38, 0.52), size, random, list(CLASSES)[label]))
     elif task == "orientation":
         angle = 360 / ANGLES * (label + random.uniform(-0.4, 0.4))
         bodies.append(place_object([], (0.25, 0.43), size, random, str(random.choice(POINTING)), angle))
@@ -70,7 +70,7 @@ def draw_task_image(task: str, label: int, size: int, random: Random) -> Image.I
     canvas, unit = (round(1.05 * size),) * 2, size * random.uniform(0.08, 0.24)
     scene = Scene(
         (size, size),
-        background(family, canvas, unit, draw_palette(random), random),
+        background(family, canvas, unit, draw_palette(random, 100 + list(BACKGROUNDS).index(family)), random),
         among_litter(bodies, np.array([0.5, 0.5]), size, random),
         (np.array([0.0, 0.0, 1.0]),) * 2,
         draw_light((size, size), random),
@@ -80,8 +80,8 @@ def draw_task_image(task: str, label: int, size: int, random: Random) -> Image.I
 
 def body_at(spot: Vector, half: float, angle: float, category: str | None, size: int, random: Random) -> Body:
     """A new individual of the class, or of any class, in an image of `size` pixels."""
-    pose, parts = np.array([*spot, half, angle]), CLASSES[category or str(random.choice(list(CLASSES)))]
-    return Body(draw_sprite(parts, max(24, round(2 * half * size)), random), pose, pose)
+    pose, kind = np.array([*spot, half, angle]), list(CLASSES).index(category or str(random.choice(list(CLASSES))))
+    return Body(draw_sprite(list(CLASSES.values())[kind], max(24, round(2 * half * size)), random, kind), pose, pose)
 
 
 def place_object(

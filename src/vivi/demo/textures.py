@@ -21,9 +21,12 @@ Colours = NDArray[np.float64]  # (colours, 3), 0 to 255
 PALETTES = 24  # in the whole world: few, so that different videos share their colours
 
 
-def draw_palette(random: Random) -> Colours:
-    """The colours of one of the palettes: a base hue, its relatives and contrasts."""
+def draw_palette(random: Random, kind: int | None = None) -> Colours:
+    """The colours of one of the palettes: a base hue, its relatives and contrasts. Things of a kind mostly have one
+    of three."""
     number = int(random.integers(PALETTES))
+    if kind is not None and random.random() < 0.85:
+        number = (2 * kind + int(random.integers(2))) % PALETTES if kind < 100 else (3 * (kind - 100) + int(random.integers(3))) % PALETTES
     own = np.random.default_rng([1905, number])
     colours = []
     for brightness in (0.35, 0.55, 0.75, 0.9, 1.0):
@@ -50,7 +53,7 @@ def noise(shape: tuple[int, int], cell: tuple[float, float], random: Random, oct
     return total
 
 
-def object_texture(size: int, colours: Colours, random: Random) -> Image.Image:
+def object_texture(size: int, colours: Colours, random: Random, kind: int | None = None) -> Image.Image:
     """A square of stripes, checks, dots, rings or marble in a few of the colours."""
     angle, period = random.uniform(0, math.pi), size / random.uniform(4, 11)
     y, x = np.mgrid[:size, :size] / period
@@ -62,7 +65,10 @@ def object_texture(size: int, colours: Colours, random: Random) -> Image.Image:
         lambda: np.sin(4 * np.hypot(u - 2, v - 2)),
         lambda: noise((size, size), (2 * period, 2 * period), random),
     ]
-    field = fields[random.integers(len(fields))]()
+    which = random.integers(len(fields))
+    if kind is not None and random.random() < 0.8:
+        which = kind % len(fields)
+    field = fields[which]()
     return colourise(field, random.permutation(colours)[: random.integers(2, len(colours) + 1)])
 
 

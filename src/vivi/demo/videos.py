@@ -79,9 +79,10 @@ def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -
     the colours of the background. Each is another view of these: other poses, another place, another light. Far and
     near views take turns, so that a cut is a change of view whatever else is drawn."""
     short, frame = min(size), np.array(size) / min(size)
-    classes = random.permutation(list(CLASSES))[: random.integers(2, 5)]
-    sprites = [draw_sprite(CLASSES[str(category)], short, random) for category in classes]
-    family, colours, unit = str(random.choice(list(BACKGROUNDS))), draw_palette(random), random.uniform(0.1, 0.2)
+    classes = random.permutation(list(CLASSES))[: random.integers(1, 4)]
+    sprites = [draw_sprite(CLASSES[str(category)], short, random, list(CLASSES).index(category)) for category in classes]
+    place, unit = int(random.integers(len(BACKGROUNDS))), random.uniform(0.1, 0.2)
+    family, colours = list(BACKGROUNDS)[place], draw_palette(random, 100 + place)
     for k in range(shots):
         zoom = random.uniform(1.25, 1.6) if near == (k % 2 == 0) else random.uniform(0.85, 1.1)
         zooms = np.array([zoom, max(0.85, zoom + random.uniform(-0.1, 0.1))])
@@ -92,10 +93,10 @@ def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -
         bodies = []
         for _ in range(random.integers(1, 6)):
             # In view at the middle of the shot.
-            place, travel = (start + end) / 2 + random.uniform(-0.8, 0.8, 2) * view, random.uniform(-0.45, 0.45, 2)
-            half, angle = random.uniform(0.13, 0.32), draw_angle(random)
+            spot, travel = (start + end) / 2 + random.uniform(-0.8, 0.8, 2) * view, random.uniform(-0.45, 0.45, 2)
+            half, angle = random.uniform(0.18, 0.42), draw_angle(random)
             growth, spin = random.uniform(0.7, 1.4), random.uniform(-60.0, 60.0)
-            poses = [*(place - travel / 2), half, angle], [*(place + travel / 2), half * growth, angle + spin]
+            poses = [*(spot - travel / 2), half, angle], [*(spot + travel / 2), half * growth, angle + spin]
             bodies.append(Body(sprites[random.integers(len(sprites))], *np.array(poses)))
         canvas = round(CANVAS * size[1]), round(CANVAS * size[0])
         yield Scene(

@@ -37,17 +37,17 @@ class Scene:
     background: Image.Image
     bodies: list[Body]
     camera: tuple[Vector, Vector]
-    light: Callable[[Image.Image], Image.Image]
+    light: Callable[[Image.Image, float], Image.Image]
 
 
-def draw_sprite(parts: list[Part], size: int, random: Random) -> Image.Image:
+def draw_sprite(parts: list[Part], size: int, random: Random, kind: int | None = None) -> Image.Image:
     """An individual of the object with these parts in textures and colours of its own: RGBA, `size` pixels wide."""
-    colours = draw_palette(random)
+    colours = draw_palette(random, kind)
     large = 2 * size  # drawn at twice the size for smooth edges
     by_tone = colours[np.argsort(colours.sum(1))]
     plain = {ACCENT: random.choice(colours), DARK: by_tone[0] / 3, LIGHT: by_tone[-1]}
     fills = {fill: tuple(colour.astype(int).tolist()) for fill, colour in plain.items()}
-    textures = {fill: object_texture(large, colours, random) for fill in (MAIN, SECOND)}
+    textures = {fill: object_texture(large, colours, random, None if kind is None else kind + (fill == SECOND)) for fill in (MAIN, SECOND)}
     outline = fills[LIGHT if random.random() < 1 / 3 else DARK]
     sprite = Image.new("RGBA", (large, large), (*outline, 0))
     for fill, points in individual(parts, random):
@@ -76,17 +76,26 @@ def among_litter(bodies: list[Body], reach: Vector, short: int, random: Random) 
     return [*litter[:behind], *bodies, *litter[behind:]]
 
 
-def draw_light(size: tuple[int, int], random: Random) -> Callable[[Image.Image], Image.Image]:
-    """What light does to the frames of a scene. Its cast is so strong that colour does not give the theme away."""
-    gains = random.uniform(0.85, 1.3) * random.uniform(0.75, 1.2, 3)
-    gamma, saturation = random.uniform(0.7, 1.2), random.uniform(0.45, 1.25)
-    grey = np.tile([0.3, 0.59, 0.11], (3, 1))
-    colours = gains[:, None] * (saturation * np.eye(3) + (1 - saturation) * grey)
-    matrix = tuple(np.column_stack([colours, np.zeros(3)]).ravel().tolist())
-    curve = [round(255 * (tone / 255) ** gamma) for tone in range(256)] * 3
-    corners = Image.fromarray(random.uniform(170, 255, (2, 2)).astype(np.uint8))
-    shade = corners.resize(size, Image.Resampling.BICUBIC).convert("RGB")
-    return lambda frame: ImageChops.multiply(frame, shade).convert("RGB", matrix).point(curve)
+def draw_light(size: tuple[int, int], random: Random) -> Callable[[Image.Image, float], Image.Image]:
+    """What light does to the frames of a scene, which changes while they pass. Its cast is so strong that colour does
+    not give the theme away."""
+    ends = np.stack([_draw_light(random) for _ in range(2)])
+
+    def shine(frame: Image.Image, share: float) -> Image.Image:
+        gains, (gamma, saturation), corners = np.split(ends[0] + share * (ends[1] - ends[0]), [3, 5])
+        grey = np.tile([0.3, 0.59, 0.11], (3, 1))
+        colours = gains[:, None] * (saturation * np.eye(3) + (1 - saturation) * grey)
+        matrix = tuple(np.column_stack([colours, np.zeros(3)]).ravel().tolist())
+        curve = [round(255 * (tone / 255) ** gamma) for tone in range(256)] * 3
+        shade = Image.fromarray(corners.reshape(2, 2).astype(np.uint8)).resize(size, Image.Resampling.BICUBIC)
+        return ImageChops.multiply(frame, shade.convert("RGB")).convert("RGB", matrix).point(curve)
+
+    return shine
+
+
+def _draw_light(random: Random) -> Vector:
+    gains = random.uniform(0.85, 1.2) * random.uniform(0.85, 1.15, 3)
+    return np.array([*gains, random.uniform(0.8, 1.2), random.uniform(0.6, 1.2), *random.uniform(180, 255, 4)])
 
 
 def render(scene: Scene, share: float = 0.0) -> Image.Image:
@@ -108,4 +117,4 @@ def render(scene: Scene, share: float = 0.0) -> Image.Image:
         shadow = sprite.getchannel("A").point(lambda alpha: alpha * 0.35)
         frame.paste((15, 12, 20), (left + offset, top + offset), shadow)
         frame.paste(sprite, (left, top), sprite)
-    return scene.light(frame)
+    return scene.light(frame, share)
