@@ -1,9 +1,9 @@
 """A loss of one's own, trained as any other: resumed, logged, shown in the progress line and in curves.png.
 
-    python examples/own_loss.py corpus/ run/ [STEPS]
+    python examples/own_loss.py corpus/ run/ [STEPS]          corpus/: 16 training videos of 4 shots, or more
 
 The loss is VICReg's (Bardes et al., 2022) in the place of the exemplar loss: frames of a shot have the same
-embedding, each dimension of it varies over the batch, and no two dimensions say the same. No negatives are needed.
+embedding, each dimension of it varies over the batch, and no two dimensions are correlated. No negatives are needed.
 
 To make a loss a part of vivi, so that `vivi train vivi-ex4 --loss.frame vicreg` finds it: put the class into a file
 of src/vivi/losses and export it there; put its settings, under the same name, into src/vivi/recipes/losses.py and

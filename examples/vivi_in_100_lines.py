@@ -1,6 +1,6 @@
 """VIVI in one plain loop, without vivi's training code.
 
-    python examples/vivi_in_100_lines.py corpus/ [STEPS]
+    python examples/vivi_in_100_lines.py corpus/ [STEPS]      corpus/: 16 training videos of 4 shots, or more
 
 It trains what `vivi train vivi-ex4-tiny --corpus corpus/` trains: the same batches, augmentation and initial weights,
 and so the same first losses. (Rounding separates the two after some steps, because triplets are chosen by which

@@ -159,7 +159,7 @@ def test_two_processes_train_the_same_as_one(whole: Path, corpus: Path, tmp_path
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*run, *command(corpus, out, "--steps", 3, *OFTEN)[1:]],
+        [*run, *command(corpus, out, "--steps", 3, "--device", "cpu", *OFTEN)[1:]],
         capture_output=True,
         text=True,
         timeout=240,
@@ -178,7 +178,11 @@ def test_two_processes_train_the_same_as_one(whole: Path, corpus: Path, tmp_path
 def test_a_number_of_processes_that_does_not_divide_the_cores_is_one_line(corpus: Path, tmp_path: Path) -> None:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     done = subprocess.run(
-        [*run, *command(corpus, tmp_path / "run")[1:]], capture_output=True, text=True, timeout=240, check=False
+        [*run, *command(corpus, tmp_path / "run", "--device", "cpu")[1:]],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode != 0
     assert done.stderr.count("error: 3 processes cannot share 2 cores evenly") == 1

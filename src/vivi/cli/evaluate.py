@@ -22,7 +22,7 @@ Device = Annotated[str, arg(help="cpu, cuda, ...; auto: a GPU if there is one.")
 
 @dataclass(frozen=True)
 class Vtab:
-    """Fine-tune an encoder on the tasks of VTAB, or on one's own, and test it. The same command goes on after a stop.
+    """Fine-tune an encoder on the tasks of VTAB, or on your own, and test it. The same command goes on after a stop.
     With --check DIR alone: say for every task what is there, what is missing, and where to get it."""
 
     subject: OmitArgPrefixes[Subject]
@@ -57,7 +57,7 @@ class Knn:
     subject: OmitArgPrefixes[Subject]
     neighbours: OmitArgPrefixes[Neighbours] = field(default_factory=Neighbours)
     protocol: Protocol = "v2"
-    """Of whose images: v2, v1 or full, as for vivi evaluate vtab."""
+    """Which training and test images: v2, v1 or full, as in vivi evaluate vtab."""
     device: Device = "auto"
 
     def run(self, console: Console) -> None:
@@ -74,7 +74,7 @@ class Linear:
 
     subject: OmitArgPrefixes[Subject]
     protocol: Protocol = "v2"
-    """Of whose images: v2, v1 or full, as for vivi evaluate vtab."""
+    """Which training and test images: v2, v1 or full, as in vivi evaluate vtab."""
     device: Device = "auto"
 
     def run(self, console: Console) -> None:
@@ -135,7 +135,7 @@ def _say_report(out: Path, console: Console) -> None:
         console.print(f"see them: vivi report {shlex.quote(str(out))} --out page/", soft_wrap=True)
 
 
-EVALUATE = "Measure what an encoder is worth, by transfer to labelled tasks."
+EVALUATE = "Measure how good an encoder is, by transfer to labelled tasks."
 
 
 def evaluate_commands(arguments: Sequence[str]) -> Any:

@@ -50,7 +50,7 @@ class Inspect:
     videos: int = 24
     """How many videos to show as film strips."""
     seed: int = 0
-    """Which ones: another seed shows others."""
+    """Decides which ones; another seed shows others."""
     verify: bool = False
     """First read every frame and check that it is as it was written; what is damaged is listed in OUT/damaged.csv."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from vivi.recipes.describe import print_recipe, print_recipes
 from vivi.recipes.files import find_recipe, recipe_json
@@ -16,10 +17,10 @@ from vivi.runtime.errors import UserError
 
 @dataclass(frozen=True)
 class Report:
-    """Make a page of the results: the paper's tables and figures, with its own numbers beside one's own."""
+    """Make a page of results: the paper's tables and figures, with the paper's numbers beside yours."""
 
     results: Positional[Path]
-    """Folder of results of vivi evaluate."""
+    """Folder of results, the --out of vivi evaluate."""
     out: Path = Path("page")
     """Folder of the page; open its index.html."""
     shown: OmitArgPrefixes[ReportOptions] = field(default_factory=ReportOptions)
@@ -33,12 +34,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Recipes:
-    """List the recipes, or print what one is expected to give, and every field of it."""
+    """List the recipes, or print one: what it is, what the paper reports for it, and every field."""
 
-    name: Positional[str] = ""
-    """A recipe, or the path of a recipe.json; none: list them all."""
+    name: Annotated[Positional[str], arg(metavar="[RECIPE]")] = ""
+    """A recipe, or the path of a recipe.json; default: list them all."""
     json: bool = False
-    """Print the recipe as JSON: a start for one's own."""
+    """Print the recipe as JSON: a start for your own."""
 
     def run(self, console: Console) -> None:
         if not self.name and self.json:

@@ -44,7 +44,7 @@ def read_list(path: Path) -> tuple[dict[str, str], list[str], list[str]]:
     """The class of each file in a list, all classes, and notes about what was left out. Of a file with two different
     labels one is wrong, and nobody knows which: it is left out."""
     class_of: dict[str, str] = {}
-    torn: set[str] = set()
+    contradictory: set[str] = set()
     wrong: dict[str, list[str]] = {}  # the lines that are left out, by what is wrong with them
     for line, name, text in _rows(path):
         file, label = relative(name, path.parent), _label(text)
@@ -54,13 +54,13 @@ def read_list(path: Path) -> tuple[dict[str, str], list[str], list[str]]:
             why = f"whose file is not to be found below {path.parent}"
         elif class_of.setdefault(file, label) != label:
             why = "whose file has another label in a line before, and is not used at all"
-            torn.add(file)
+            contradictory.add(file)
         else:
             continue
         wrong.setdefault(why, []).append(f"line {line}, {f'{name} {text}'.strip()[:200]!r}")
-    for file in torn:
+    for file in contradictory:
         del class_of[file]
-    notes = [one for why, lines in wrong.items() for one in note("line", f"of {path} {why}", lines)]
+    notes = [text for why, lines in wrong.items() for text in note("line", f"of {path} {why}", lines)]
     if not class_of:
         raise UserError(f"{path} names no image that can be used; " + "; ".join([*notes[:1], f"give {LAYOUT}"]))
     classes, more = _all_classes(path, dict.fromkeys(class_of.values()).keys())

@@ -51,7 +51,7 @@ class LabelledImages:
         return (os.path.join(root, name) for name in self.names)
 
     def fingerprint(self) -> str:
-        """Tells other names, labels or classes; the files are not looked into: a million would take minutes."""
+        """Changes with names, labels and classes. The files are not looked into: a million would take minutes."""
         whole = hashlib.sha256()
         names, classes = ("\0".join(part).encode("utf-8", "surrogateescape") for part in (self.names, self.classes))
         for part in (names, self.labels.astype("<i8").tobytes(), classes):
@@ -64,7 +64,8 @@ def find_images(source: Path, labels: bool = True) -> LabelledImages:
     below a folder without classes are then of one class."""
     part, _ = _parts(source)
     images = _find(part, labels)
-    if labels and len(present := images.present()) < 2:
+    present = images.present()
+    if labels and len(present) < 2:
         only = present[0]
         inside = f"give {part / only}, if that holds the classes; else" if os.path.isdir(part / only) else "give"
         raise UserError(f"{part} has images of one class only, {only!r}; {inside} {LAYOUT}")
@@ -116,15 +117,15 @@ def class_balanced(images: LabelledImages, fraction: float, seed: int) -> Labell
 def only_listed(images: LabelledImages, listed: Path) -> LabelledImages:
     """The images that a file names: by their paths or, where no two share it, by the last part of them. Classes of
     which it names none are left out."""
-    found: dict[str, list[int]] = {relative(name, images.root): [] for name in read_names(listed)}
+    matches_of: dict[str, list[int]] = {relative(name, images.root): [] for name in read_names(listed)}
     for index, name in enumerate(images.names):
         last = name.rpartition("/")[2]
-        if name in found or last in found:
-            found[name if name in found else last].append(index)
-    unclear = [repr(name) for name, matches in found.items() if len(matches) != 1]
+        if name in matches_of or last in matches_of:
+            matches_of[name if name in matches_of else last].append(index)
+    unclear = [repr(name) for name, matches in matches_of.items() if len(matches) != 1]
     why = f"in {listed} of no image in {images.root}, or of several (write their paths from there)"
     notes = note("name", why, unclear)
-    chosen = np.array(sorted(matches[0] for matches in found.values() if len(matches) == 1), np.int64)
+    chosen = np.array(sorted(matches[0] for matches in matches_of.values() if len(matches) == 1), np.int64)
     classes = [images.classes[label] for label in np.unique(images.labels[chosen])]
     if len(classes) < 2:
         named = f"images of one class only, {classes[0]!r}" if classes else f"no image of {images.root}"
@@ -196,7 +197,9 @@ def _read_folder(root: Path, labels: bool) -> tuple[dict[str, str], list[str], l
         outside = note("image", f"in {root} itself, outside the class folders", [repr(name) for name in loose])
         notes = [*note("class folder", "without images", empty), *outside, *notes]
     if not class_of:
-        what = f"folder with images{', only images' * bool(loose)}" if labels else "images"
+        what = "images"
+        if labels:
+            what = "folder with images, only images" if loose else "folder with images"
         reason = f"{min(found['unreadable'])} cannot be read; " if found["unreadable"] else ""
         raise UserError(f"{root} holds no {what}; {reason}give {LAYOUT}")
     return class_of, sorted({*class_of.values()}), notes
@@ -212,10 +215,10 @@ def _scan(root: Path) -> dict[str, list[str]]:
     while waiting:
         folder = waiting.pop()
         path = os.path.join(root, folder)
-        place = folder.partition("/")[0], os.path.realpath(path)
-        if place in visited:
+        visit = folder.partition("/")[0], os.path.realpath(path)
+        if visit in visited:
             continue
-        visited.add(place)
+        visited.add(visit)
         try:
             with os.scandir(path) as entries:
                 for entry in entries:

@@ -59,11 +59,12 @@ def open_index(corpus: Corpus) -> Index:
     try:
         tables, changed = map_index(folder), False
         for number, size in tables.about["shards"].items():
-            with reading(path := shard_path(corpus.path, int(number))):  # which names one that is missing
+            path = shard_path(corpus.path, int(number))
+            with reading(path):  # names a shard that is missing
                 changed |= path.stat().st_size != size
         if not changed:
             return _index(tables, corpus.path)
-    except OSError:  # none was made
+    except OSError:  # there is none yet
         pass
     except ValueError as error:
         note = f"{folder} was damaged ({first_line(error)}) and has been made anew"

@@ -62,12 +62,12 @@ class Loader:
 
     @property
     def videos(self) -> int:
-        """Of a micro-batch."""
+        """How many videos a micro-batch has."""
         return self.source.videos // self.all_cores * self.cores_per_micro_batch
 
     @property
     def reads(self) -> int:
-        """Of a micro-batch: so many parts of it are read and decoded one by one."""
+        """In how many parts a micro-batch is read and decoded."""
         return math.ceil(self.videos / self.source.videos_per_read)
 
     @property
@@ -82,7 +82,7 @@ class Loader:
                 yield self.make(parts)
 
     def _plans(self, steps: range) -> Iterator[Plan]:
-        """What is read in one go, micro-batch by micro-batch."""
+        """The plans of the reads, micro-batch by micro-batch."""
         for step in steps:
             plan, per_read = self.source.plan(step), self.source.videos_per_read
             for core in self.cores[:: self.cores_per_micro_batch]:
@@ -91,7 +91,7 @@ class Loader:
                 yield from (micro_batch[start : start + per_read] for start in range(0, self.videos, per_read))
 
     def make(self, parts: Sequence[Decoded]) -> MicroBatch:
-        """A micro-batch of what was decoded."""
+        """Uploads and augments what was decoded."""
         plans = [part.plan for part in parts]
         uniforms = np.concatenate([plan.augment_uniforms.reshape(-1, UNIFORMS) for plan in plans])
         frames = self.augment(on_device([part.images for part in parts], self.device), uniforms)
@@ -154,7 +154,7 @@ class Prefetch(AbstractContextManager["Prefetch"]):
         """The same, made in a thread on a CUDA stream of its own."""
         stream = torch.cuda.current_stream(self.device)
 
-        def now() -> torch.cuda.Event | None:
+        def now() -> torch.cuda.Event | None:  # if waits are measured
             return stream.record_event(torch.cuda.Event(enable_timing=True)) if self.waits is not None else None
 
         with closing(in_background(self._with_events(), self.ahead)) as made:
@@ -163,7 +163,8 @@ class Prefetch(AbstractContextManager["Prefetch"]):
                 stream.wait_event(ready)
                 for tensor in micro_batch.tensors():
                     tensor.record_stream(stream)
-                if self.waits is not None and before is not None and (after := now()) is not None:
+                after = now()
+                if self.waits is not None and before is not None and after is not None:
                     self.waits.append((before, after))
                 yield micro_batch
                 before = now()

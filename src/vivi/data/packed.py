@@ -54,20 +54,20 @@ def on_device(parts: Sequence[PackedImages], device: torch.device) -> PackedImag
         return PackedImages(shared, np.concatenate([part.starts for part in parts]), sizes)
     pieces, starts, used = [], [], 0
     for part in parts:
-        begins, first, which = np.unique(part.starts, return_index=True, return_inverse=True)
+        begins, first, inverse = np.unique(part.starts, return_index=True, return_inverse=True)
         lengths = 3 * part.sizes[first].prod(axis=1, dtype=np.int64)
-        starts.append((used + np.cumsum(lengths) - lengths)[which])
+        starts.append((used + np.cumsum(lengths) - lengths)[inverse])
         used += int(lengths.sum())
         ends = begins + lengths
         pieces += [part.memory[begins[low] : ends[high - 1]] for low, high in adjacent(begins, lengths)]
     memory = torch.empty(used, dtype=torch.uint8, device=device)
-    for place, piece in zip(memory.split([len(piece) for piece in pieces]), pieces, strict=True):
-        place.copy_(piece, non_blocking=True)
+    for target, piece in zip(memory.split([len(piece) for piece in pieces]), pieces, strict=True):
+        target.copy_(piece, non_blocking=True)
     return PackedImages(memory, np.concatenate(starts), sizes)
 
 
 def adjacent(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Of pieces in the order of their starts: from where to where they follow each other without a gap."""
+    """First and end of each run of pieces, sorted by their starts, that follow each other without a gap."""
     gaps = np.flatnonzero(starts[1:] != starts[:-1] + lengths[:-1]) + 1
     return list(pairwise([0, *gaps.tolist(), len(starts)])) if len(starts) else []
 

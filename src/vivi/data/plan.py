@@ -70,7 +70,7 @@ def eligible_videos(index: Index, batch: Batch) -> NDArray[np.int64]:
         raise UserError(
             f"--batch.videos is {batch.videos}, but of the {len(index)} usable videos of {index.corpus}, "
             f"{index.test.sum()} are held out, and {len(videos)} of the others have {batch.shots} shots or more; "
-            f"lower {lower}, or prepare more videos, or with a lower --test-fraction or a --max-shot-seconds"
+            f"lower {lower}, or prepare more videos, or prepare with a lower --test-fraction or --max-shot-seconds"
         )
     return videos
 
@@ -79,9 +79,8 @@ def plan_videos(index: Index, eligible: NDArray[np.int64], batch: Batch, seed: i
     """What step `step` sees of a corpus."""
     video = eligible[_in_epoch(len(eligible), batch.videos, seed, step, Kind.FRAMES)]
     generator = _generator(seed, step, PLACE)
-    if (
-        batch.source == "shot"
-    ):  # K consecutive shots of each video and L consecutive frames of each, from random starts
+    if batch.source == "shot":
+        # K consecutive shots of each video and L consecutive frames of each, from random starts.
         start = index.first_shot[video] + generator.integers(index.shots_of(video) - batch.shots + 1)
         shot = start[:, None] + np.arange(batch.shots)  # (V, K)
         count = index.frames[shot].astype(np.int64)
@@ -111,8 +110,8 @@ def plan_all_frames(index: Index, video: NDArray[np.int64], batch: Batch, seed: 
         count = index.frames[shots].astype(np.int64)
         video, shot = np.repeat(video, index.frames_of(video)), np.repeat(shots, count)
         frame = consecutive(np.zeros_like(shots), count)
-    nothing = np.zeros((len(video), 0), np.float32)
-    return Plan(video, shot[:, None], frame.astype(np.int32)[:, None, None], nothing, nothing)
+    no_uniforms = np.zeros((len(video), 0), np.float32)
+    return Plan(video, shot[:, None], frame.astype(np.int32)[:, None, None], no_uniforms, no_uniforms)
 
 
 def _with_uniforms(
@@ -130,7 +129,7 @@ def _with_uniforms(
 
 
 def _in_epoch(total: int, count: int, seed: int, step: int, kind: Kind) -> NDArray[np.int64]:
-    """`count` of `total`, (count,): the epoch's permutation is cut into batches; the rest of it is not used."""
+    """The numbers below `total` that a step sees, (count,): an epoch is a permutation, cut into whole batches."""
     epoch, number = divmod(step, total // count)
     return _permutation(total, seed, epoch, kind)[number * count : (number + 1) * count]
 
@@ -151,10 +150,10 @@ def fixed_frames(index: Index, video: NDArray[np.int64], seed: int) -> NDArray[n
 def shots_of_frames(
     index: Index, video: NDArray[np.int64], number: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The shot of a frame of each video, and its number there, from its number in the video: (V,) each."""
+    """Where frames lie that are given by their numbers in their videos: shot, and number in the shot, (V,) each."""
     counts = index.frames_of(video)
-    place = np.cumsum(counts) - counts + number  # (V,), all frames of these videos counted through
+    position = np.cumsum(counts) - counts + number  # (V,), among all frames of these videos
     shots = consecutive(index.first_shot[video], index.shots_of(video))
     ends = np.cumsum(index.frames[shots], dtype=np.int64)
-    which = np.searchsorted(ends, place, side="right")
-    return shots[which], place - (ends[which] - index.frames[shots[which]])
+    row = np.searchsorted(ends, position, side="right")
+    return shots[row], position - (ends[row] - index.frames[shots[row]])

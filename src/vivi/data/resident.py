@@ -80,14 +80,14 @@ def load_resident(
     used = done = 0
     with closing(map_ahead(source.read, source.plans_of_all_frames(), threads, 2 * threads)) as parts:
         for part in parts:
-            made, shot, frame = part.images, part.plan.shot[:, 0], part.plan.frame[:, 0, 0]
-            begin, used = used, used + len(made.memory)
+            decoded, shot, frame = part.images, part.plan.shot[:, 0], part.plan.frame[:, 0, 0]
+            begin, used = used, used + len(decoded.memory)
             if used > size:
                 return None
-            memory[begin:used].copy_(made.memory)
-            images.append(PackedImages(memory, made.starts + begin, made.sizes))
-            first[shot] = np.arange(done, done + len(made)) - frame  # the same for all frames of a shot
-            done += len(made)
+            memory[begin:used].copy_(decoded.memory)
+            images.append(PackedImages(memory, decoded.starts + begin, decoded.sizes))
+            first[shot] = np.arange(done, done + len(decoded)) - frame  # the same for all frames of a shot
+            done += len(decoded)
             progress(done, part.damaged)
     if device.type == "cuda" and keep_on.type == "cpu":
         _lock_pages(memory)
@@ -95,16 +95,16 @@ def load_resident(
 
 
 def _lock_pages(memory: Tensor) -> None:
-    """So that copies to the GPU need not wait; torch's own way would take up to twice the memory. Where the system
-    refuses, copies are slower."""
-    place, cuda = memory.data_ptr(), torch.cuda.cudart()
+    """Page-locks memory, so that copies to the GPU need not wait; torch's own way would take up to twice as much of
+    it. Where the system refuses, copies are slower."""
+    address, cuda = memory.data_ptr(), torch.cuda.cudart()
 
     def unlock() -> None:
         torch.cuda.synchronize()  # copies may be under way
-        cuda.cudaHostUnregister(place)
+        cuda.cudaHostUnregister(address)
 
-    if int(cuda.cudaHostRegister(place, memory.numel(), 0)) == 0:
-        # Before the memory goes: CUDA would take what comes to lie there next for locked.
+    if int(cuda.cudaHostRegister(address, memory.numel(), 0)) == 0:
+        # Before the memory is freed: CUDA would take whatever lies there next for locked.
         weakref.finalize(memory, unlock).atexit = False
         return
     with suppress(RuntimeError):  # else the next kernel raises this error, which is not its own

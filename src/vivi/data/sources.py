@@ -25,9 +25,9 @@ from vivi.runtime.errors import UserError, first_line
 
 GREY: Image = np.full((32, 32, 3), 128, np.uint8)
 """Stands for a frame whose shot has none that can be decoded."""
-# Enough that Python's share is small, few enough that all threads have some.
+# Enough at once that Python's overhead is small, few enough that every thread has work.
 _FRAMES_PER_READ, _IMAGES_PER_READ = 64, 16
-_VIDEOS_PER_PLAN = 256  # of all frames: those of all videos at once would take gigabytes
+_VIDEOS_PER_PLAN = 256  # where all frames are planned: one plan of all videos would take gigabytes
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Source(ABC):
     def read(self, plan: Plan, pin: bool = False) -> Decoded:
         """Each frame is decoded once, however often it is wanted."""
         images: list[Image] = []
-        which: list[int] = []
+        positions: list[int] = []  # among the images
         damaged: list[str] = []
         for (video, shot), rows in groupby(plan.frames(), key=lambda row: row[:2]):
             numbers = [number for _, _, number in rows]
             wanted = sorted(set(numbers))
-            which += [len(images) + wanted.index(number) for number in numbers]
+            positions += [len(images) + wanted.index(number) for number in numbers]
             images += self.read_shot(video, shot, wanted, damaged)
-        return Decoded(plan, pack(images, pin)[np.array(which)], tuple(damaged))
+        return Decoded(plan, pack(images, pin)[np.array(positions)], tuple(damaged))
 
 
 class CorpusSource(Source):

@@ -65,10 +65,10 @@ def open_classifier(
             f"the classifier of {run} is for {features} features, its encoder has {model.features}: "
             "take both from the same run"
         )
-    step, other = (json.loads(read_file(run / f"{part}.json")).get("step") for part in ("encoder", "classifier"))
-    if step != other:
+    steps = [json.loads(read_file(run / f"{part}.json")).get("step") for part in ("encoder", "classifier")]
+    if steps[0] != steps[1]:
         raise UserError(
-            f"in {run} the encoder is of step {step}, the classifier of step {other}: "
+            f"in {run} the encoder is of step {steps[0]}, the classifier of step {steps[1]}: "
             "if it is training, try again; if it was stopped, go on with it"
         )
     network = nn.Sequential(model.backbone, classifier.layer())
@@ -76,22 +76,22 @@ def open_classifier(
 
 
 def _timm(source: str, weights: Path | None, name: str, images: LabelledImages | None) -> ImageClassifier:
-    kind = source.partition(":")[2]
-    config = timm_config(kind)
+    timm_name = source.partition(":")[2]
+    config = timm_config(timm_name)
     model = load_model(source, weights, int(config.input_size[-1]) if config else VTAB_SIZE, name)
-    known = len(images.classes) if images else 0
+    classes = len(images.classes) if images else 0
     if weights is not None:
         state = read_weights(weights)
-        outputs = known or _outputs(kind, config, state, weights)
-        network: nn.Module = timm.create_model(kind, num_classes=outputs)
-        what = f"{kind} with {outputs:,} classes" + (f", as many as {images.source} has" if images else "")
+        outputs = classes or _outputs(timm_name, config, state, weights)
+        network: nn.Module = timm.create_model(timm_name, num_classes=outputs)
+        what = f"{timm_name} with {outputs:,} classes" + (f", as many as {images.source} has" if images else "")
         load_weights(network, state, weights, what)
     else:
-        network = timm.create_model(kind, pretrained=True)
+        network = timm.create_model(timm_name, pretrained=True)
         outputs = int(getattr(network, "num_classes", 0))
-        if images and outputs != known:
+        if images and outputs != classes:
             raise UserError(
-                f"{source} knows {outputs:,} classes, {images.source} has {known:,}: "
+                f"{source} knows {outputs:,} classes, {images.source} has {classes:,}: "
                 "give the images of all classes that it was trained on"
             )
         if not outputs:
@@ -99,14 +99,14 @@ def _timm(source: str, weights: Path | None, name: str, images: LabelledImages |
     return ImageClassifier(model, network.eval(), outputs, None)
 
 
-def _outputs(kind: str, config: Any, state: Mapping[str, Tensor], where: Path) -> int:
+def _outputs(timm_name: str, config: Any, state: Mapping[str, Tensor], where: Path) -> int:
     """How many classes weights are for: as many as their last layer has rows."""
     layers = config.classifier if config else None
     last = layers if isinstance(layers, str) else next(iter(layers or ()), "fc")
     for name, tensor in state.items():
         if f".{name}".endswith(f".{last}.weight"):
             return len(tensor)
-    raise UserError(f"{where} has no {last}.weight, the classifier of {kind}: it holds an encoder alone")
+    raise UserError(f"{where} has no {last}.weight, the classifier of {timm_name}: it holds an encoder alone")
 
 
 # --- vivi evaluate classifier ---
@@ -130,7 +130,7 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     for note in notes:
         console.print(note, style="yellow", soft_wrap=True)
     began = time.monotonic()
-    first, five, unreadable = _test(classifier, images, place, console)
+    right, right_of_five, unreadable = _test(classifier, images, place, console)
     count, more = len(images) - len(unreadable), len(unreadable) - NAMED
     left_out = unreadable[:NAMED] + ([f"{more:,} more that cannot be read"] if more > 0 else [])
     result = Result(
@@ -141,8 +141,8 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
         title=title,
         group="own",
         classes=len(images.classes),
-        score=Score((first / count,)),
-        top5=five / count if len(images.classes) > 5 else None,  # else it is always right
+        score=Score((right / count,)),
+        top5=right_of_five / count if len(images.classes) > 5 else None,  # else it is always right
         split="own split",
         images={"test": count},
         unreadable=len(unreadable),
@@ -161,9 +161,9 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     for line in left_out:
         console.print(f"left out: {line}", style="yellow", soft_wrap=True)
     tops = {"top-1": result.score.median, "top-5": result.top5}
-    said = ", ".join(f"{top} {100 * share + 1e-9:.1f} %" for top, share in tops.items() if share is not None)
+    shares = ", ".join(f"{top} {100 * share + 1e-9:.1f} %" for top, share in tops.items() if share is not None)
     lost = f"; {len(unreadable):,} could not be read" if unreadable else ""
-    console.print(f"{model.name}: {said} of {count:,} images{lost}", soft_wrap=True)
+    console.print(f"{model.name}: {shares} of {count:,} images{lost}", soft_wrap=True)
     return result
 
 
@@ -172,22 +172,22 @@ def _test(
 ) -> tuple[int, int, list[str]]:
     """How many labels are the first guess, how many among the first five, and the images that cannot be read."""
     model, network = classifier.model, classifier.network.to(device)
-    done, first, five = 0, 0, 0
+    done, right, right_of_five = 0, 0, 0
     unreadable: list[str] = []
     with ProgressLine("classifier", len(images), console) as progress:
         for squares, labels, lines in labelled_squares(images, range(len(images)), model.size):
             if len(squares):
-                right = top_k(encode(network, [squares], model.mean, model.std, device), labels)
-                first, five = first + right[0], five + right[1]
+                top1, top5 = top_k(encode(network, [squares], model.mean, model.std, device), labels)
+                right, right_of_five = right + top1, right_of_five + top5
             unreadable += lines
             done += len(squares) + len(lines)
             progress.show(done, f"{done:,} of {len(images):,} images")
     check_some_readable(images, len(images), unreadable)
-    return first, five, unreadable
+    return right, right_of_five, unreadable
 
 
 def _check_results(out: Path, name: str, weights: str, title: str, images: LabelledImages) -> None:
-    """A result on other images, or of another classifier, of the same name is not to be lost."""
+    """Raises where a result of the same name, of another classifier or on other images, would be overwritten."""
     for result in read_results(out)[0] if out.is_dir() else ():
         measured = result.data_checksum, result.settings.get("classifier_checksum", weights)
         same = (result.encoder, result.benchmark, result.task) == (name, "classifier", title)

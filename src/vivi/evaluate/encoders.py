@@ -1,6 +1,6 @@
-"""The one door through which models come to be evaluated: runs of vivi, timm's, files of weights, untrained ones.
+"""Loads every model that is evaluated: runs of vivi, timm's, files of weights, untrained ones.
 
-Weights come in files of many habits. What a checkpoint holds besides the network (classifiers, projection heads,
+Files of weights differ in what they hold. What a checkpoint holds besides the network (classifiers, projection heads,
 queues, a second encoder, a wrapper's prefix) is left aside; a weight of the network that is missing, left over or of
 another shape is an error, never a guess.
 """
@@ -175,8 +175,8 @@ def _timm_architecture(name: str, size: int) -> Architecture:
     """A timm model with its own input statistics. Its size is the one given, or its own where that is fixed, or
     VTAB's."""
     config = timm_config(name)
-    own = int(config.input_size[-1]) if config and config.fixed_input_size else VTAB_SIZE
-    architecture = architecture_of(recipes.Encoder(name), size or own)
+    default = int(config.input_size[-1]) if config and config.fixed_input_size else VTAB_SIZE
+    architecture = architecture_of(recipes.Encoder(name), size or default)
     return replace(architecture, mean=tuple(config.mean), std=tuple(config.std)) if config else architecture
 
 
@@ -255,7 +255,7 @@ def load_weights(backbone: nn.Module, state: Mapping[str, Tensor], where: object
     own = backbone.state_dict()
     prefix = _prefix(state, own)
     given = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-    # Under a name of the network's own, more is another network: ResNet-34 begins with the weights of ResNet-18.
+    # More weights under the names of its own parts are another network's: ResNet-34 begins with those of ResNet-18.
     parts = {name.partition(".")[0] for name in own} - {*_CLASSIFIERS}
     complaints = {
         # A counter changes no output; many files lack it.

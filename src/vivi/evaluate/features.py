@@ -1,4 +1,4 @@
-"""Images at the size an encoder sees, on the device where they fit, else read as they go; its features of them."""
+"""Images at the size an encoder sees, kept on the device where they fit, else read as needed; features of images."""
 
 from __future__ import annotations
 
@@ -57,8 +57,12 @@ def embed(
     """The encoder's features (images, d) of images, float32 on the CPU; `mean` and `std` are those of the three
     channels where pixels lie between 0 and 1."""
     with closing(map_ahead(partial(square, size=size), images, available_cores(), 2 * batch)) as squares:
-        batches = (torch.stack(part) for part in iter(lambda: list(islice(squares, batch)), []))
-        return encode(encoder, batches, mean, std, device)
+
+        def batches() -> Iterator[Tensor]:
+            while part := list(islice(squares, batch)):
+                yield torch.stack(part)
+
+        return encode(encoder, batches(), mean, std, device)
 
 
 class Pictures:
@@ -83,15 +87,15 @@ class Pictures:
         """For each (n,) of indices: images uint8 (n, size, size, 3) and labels (n,), on the device."""
         if self.resident is not None:
             for indices in order:
-                here = indices.to(self.device, non_blocking=True)
-                yield self.resident[here], self.labels[here]
+                on_device = indices.to(self.device, non_blocking=True)
+                yield self.resident[on_device], self.labels[on_device]
             return
         for indices, images in self._read(order):
             pixels = images.pin_memory() if self.device.type == "cuda" else images
             yield pixels.to(self.device, non_blocking=True), self.labels[indices.to(self.device)]
 
     def _read(self, order: Iterable[Tensor]) -> Generator[tuple[Tensor, Tensor], None, None]:
-        """Indices and their images, in threads: reading and resizing leaves Python to itself."""
+        """Indices and their images, read and resized in threads: both release Python's lock."""
 
         def read(index: int) -> Tensor:
             return square(self.examples.images[index], self.size, self.antialias).permute(1, 2, 0)

@@ -45,12 +45,14 @@ def learning_rate(step: int, setting: Setting) -> float:
 
 
 def batch_order(images: int, tuning: Tuning, start: int = 0) -> Iterator[Tensor]:
-    """The indices of each step's images from `start` on: all in random order, then again in another one."""
+    """The indices of each step's images from step `start` on: all images in random order, then all in another."""
     batch = min(tuning.batch, images)
     for first in range(start * batch, tuning.setting.steps * batch, batch):
         last = first + batch
-        epochs = [(epoch, epoch * images) for epoch in range(first // images, (last - 1) // images + 1)]
-        parts = [_permutation(images, tuning.seed, e)[max(first - zero, 0) : last - zero] for e, zero in epochs]
+        parts = []
+        for epoch in range(first // images, (last - 1) // images + 1):
+            before = epoch * images  # seen in earlier epochs
+            parts.append(_permutation(images, tuning.seed, epoch)[max(first - before, 0) : last - before])
         yield torch.cat(parts)
 
 
@@ -60,7 +62,7 @@ def _permutation(images: int, seed: int, epoch: int) -> Tensor:
 
 
 class Tuner:
-    """Fine-tunes one model any number of times, always from the weights it came with; it is compiled but once."""
+    """Fine-tunes one model any number of times, always from the weights it came with; it is compiled only once."""
 
     def __init__(self, model: Model, device: torch.device, precision: str = "auto", compile: bool = False) -> None:
         """`precision` is auto, float32 or bfloat16; auto: bfloat16 on a GPU."""
@@ -68,8 +70,8 @@ class Tuner:
         self.format = memory_format(model.backbone)
         self.backbone = model.backbone.to(device).to(memory_format=self.format)
         self.initial = {name: tensor.clone() for name, tensor in self.backbone.state_dict().items()}
-        half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
-        self.precision = torch.bfloat16 if half else torch.float32
+        bfloat16 = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+        self.precision = torch.bfloat16 if bfloat16 else torch.float32
         self.centre = torch.tensor(model.mean, device=device).view(3, 1, 1) * 255
         self.scale = torch.tensor(model.std, device=device).view(3, 1, 1) * 255
         # One graph for each shape: those of a step and of an evaluation, which stay the same from task to task.
@@ -108,19 +110,19 @@ class Tuner:
         optimiser = torch.optim.SGD(network.parameters(), lr=0.0, momentum=MOMENTUM, fused=fused)
         start = _restored(checkpoints, network, optimiser) if checkpoints else 0
         self.backbone.train()
-        saved = time.monotonic()
+        last_save = time.monotonic()
         for step, (pixels, labels) in enumerate(train.batches(batch_order(len(train), tuning, start)), start):
             optimiser.param_groups[0]["lr"] = learning_rate(step, tuning.setting)
-            torch.manual_seed(1_000_003 * tuning.seed + step)  # for layers that draw lots
+            torch.manual_seed(1_000_003 * tuning.seed + step)  # for layers that draw random numbers
             optimiser.zero_grad(set_to_none=True)
             loss = self._backward(pixels, labels, head, tuning.micro_batch or len(pixels))
             optimiser.step()
             if (step + 1) % LOOK_EVERY == 0 and not torch.isfinite(loss):
                 break  # what has diverged stays so, and is judged as it is
             stopping = asked_to_stop(step + 1)
-            if checkpoints and (stopping or time.monotonic() - saved > every_seconds):
+            if checkpoints and (stopping or time.monotonic() - last_save > every_seconds):
                 save(checkpoints, step + 1, _state(network, optimiser), keep=1)
-                saved = time.monotonic()
+                last_save = time.monotonic()
             if stopping and step + 1 < tuning.setting.steps:
                 raise KeyboardInterrupt
         result = self.evaluate(test, head)
@@ -171,7 +173,7 @@ def _state(network: nn.Module, optimiser: torch.optim.SGD) -> dict[str, Tensor]:
 
 
 def _restored(checkpoints: Path, network: nn.Module, optimiser: torch.optim.SGD) -> int:
-    """Puts the checkpoint of an interrupted run in place; returns its step. A damaged one is not worth a stop."""
+    """Puts the checkpoint of an interrupted run in place; returns its step. Where all are damaged, it is 0."""
     try:
         restored = restore(checkpoints, lambda line: None)
     except NothingToRestore:
@@ -182,6 +184,7 @@ def _restored(checkpoints: Path, network: nn.Module, optimiser: torch.optim.SGD)
     step, tensors = restored
     network.load_state_dict({name: tensors[f"network.{name}"] for name in network.state_dict()})
     for index, parameter in enumerate(network.parameters()):
-        if (momentum := tensors.get(f"momentum.{index}")) is not None:
+        momentum = tensors.get(f"momentum.{index}")
+        if momentum is not None:
             optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
     return step

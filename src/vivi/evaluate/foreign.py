@@ -122,8 +122,9 @@ def slim_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return _from_slim(state)
 
     def of_slim(torch_unit: re.Match[str]) -> str:
-        counted_from_0, block, unit, part = torch_unit[1] == "stages.", *torch_unit.groups()[1:]
-        return f"block{int(block) + counted_from_0}.unit_{int(unit) + 1}.{_TORCH_PARTS.get(part, part)}"
+        layout, block, unit, part = torch_unit.groups()
+        number = int(block) + 1 if layout == "stages." else int(block)  # timm counts from 0, torchvision from 1
+        return f"block{number}.unit_{int(unit) + 1}.{_TORCH_PARTS.get(part, part)}"
 
     def has_bias(name: str) -> bool:
         first = name.endswith("conv1.weight") and "unit_" not in name

@@ -17,7 +17,7 @@ NAMED = 5
 
 
 def read_json(path: Path, kind: type[T] | Any) -> T:
-    """A file as this type, which msgspec checks; what is wrong with it is one line that says where."""
+    """The content of a file as this type, which msgspec checks; raises a UserError that says where it is wrong."""
     return read_hashed_json(path, kind)[0]  # type: ignore[no-any-return]
 
 
@@ -43,4 +43,4 @@ def named(names: Sequence[str]) -> str:
 
 def counted(count: int, what: str) -> str:
     """1 anchor, 1,109 anchors"""
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

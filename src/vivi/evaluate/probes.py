@@ -88,8 +88,8 @@ Solved = tuple[float, dict[str, Any]]
 def by_neighbours(task: Task, embedded: Embed, how: Neighbours) -> Solved:
     """kNN among the task's 1000 images."""
     train, test = embedded(task.final), embedded(task.test)
-    found = knn_accuracy(train, task.final.labels, test, task.test.labels, how.k, how.temperature)
-    return found, {"k": how.k, "temperature": how.temperature}
+    share = knn_accuracy(train, task.final.labels, test, task.test.labels, how.k, how.temperature)
+    return share, {"k": how.k, "temperature": how.temperature}
 
 
 def by_regression(task: Task, embedded: Embed) -> Solved:
@@ -99,8 +99,8 @@ def by_regression(task: Task, embedded: Embed) -> Solved:
     scores = [accuracy(logits[0], task.validation.labels) for logits in trials]
     strength = STRENGTHS[scores.index(max(scores))]
     both = [*task.sweep.images, *task.validation.images]
-    known = isinstance(both[0], Path) and both == [*task.final.images]  # as in most lists
-    whole = torch.cat([sweep, validation]) if known else embedded(task.final)
+    same = isinstance(both[0], Path) and both == [*task.final.images]  # as in most lists
+    whole = torch.cat([sweep, validation]) if same else embedded(task.final)
     final = linear_probe(whole, task.final.labels, [embedded(task.test)], task.classes, [strength])
     return accuracy(final[0][0], task.test.labels), {"strength": strength, "validation": max(scores)}
 
@@ -128,8 +128,10 @@ def evaluate_frozen(
             for done, task in enumerate(tasks, start=1):
                 began = time.monotonic()
                 try:
-                    knn = probe == "knn"
-                    solved, settings = by_neighbours(task, embedded, how) if knn else by_regression(task, embedded)
+                    if probe == "knn":
+                        solved, settings = by_neighbours(task, embedded, how)
+                    else:
+                        solved, settings = by_regression(task, embedded)
                 except UserError as error:
                     session.fail(task.name, error)
                     continue

@@ -213,7 +213,7 @@ AnyResult = Result | RobustResult | DetectionResult
 
 
 def versions() -> dict[str, str]:
-    """Of what an accuracy may depend on."""
+    """The versions of what an accuracy may depend on."""
     found = {"python": platform.python_version()}
     for package in ("vivi", "torch", "torchvision", "timm"):
         try:
@@ -260,7 +260,8 @@ def read_result(path: Path) -> AnyResult:
     """The result in a file, of whichever kind."""
     try:
         content = json.loads(read_file(path))
-        if (given := content.pop("format")) != FORMAT:
+        given = content.pop("format")
+        if given != FORMAT:
             raise ValueError(f"its format is {given}, this version reads {FORMAT}")
         kinds: dict[str, type[AnyResult]] = {"vid-robust": RobustResult, "detection": DetectionResult}
         kind = kinds.get(content["benchmark"], Result)

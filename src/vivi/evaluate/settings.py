@@ -19,22 +19,22 @@ class Subject:
     """Which encoder is evaluated, on what."""
 
     encoder: str
-    """A run, an encoder.safetensors, timm:NAME (pretrained, or with --weights), untrained:NAME (a timm model or a
-    recipe), ms:FILE, mt-ssl:FILE or ti:FILE."""
+    """A run or its encoder.safetensors, timm:NAME (pretrained, or with --weights), ms:FILE, mt-ssl:FILE, ti:FILE, or
+    untrained:NAME (a timm model or a recipe)."""
     data: Path
     """A folder of tasks in VTAB-1k layout, of folders prepared by TensorFlow Datasets, or of original data sets."""
     out: Path = Path("results")
     """Folder for the results."""
     tasks: tuple[str, ...] = ()
-    """Which tasks; none: all that are there."""
+    """Which tasks; default: all that are there."""
     groups: tuple[str, ...] = ()
-    """Where tasks of one's own belong, for example natural=cifar10,sun28 structured=coil; else to a group 'own'."""
+    """Groups of your own tasks, for example natural=cifar10,sun28 structured=coil; default: a group 'own'."""
     weights: Path | None = None
     """A file of weights for timm:NAME."""
     size: int = 0
-    """Side of the images; 0: the encoder's own."""
+    """Side of the images in pixels; 0: the encoder's own."""
     name: str = ""
-    """The encoder's name in results; none: that of its run or model."""
+    """The encoder's name in results; default: that of its run or model."""
 
     def check(self) -> None:
         """Raises where the folder of tasks is missing; called before torch is imported, which takes seconds."""
@@ -56,7 +56,7 @@ class Classified:
     weights: Path | None = None
     """A file of weights for timm:NAME."""
     name: str = ""
-    """The classifier's name in results; none: that of its run or model."""
+    """The classifier's name in results; default: that of its run or model."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,17 @@ class Sweep:
     """v2: 800 images to tune on, 200 to choose by, then the 1000; v1: 1000 and the whole validation set, then 1000 of
     both; full: all images. v1 and full need TFDS folders or the original data."""
     quick: bool = False
-    """A twentieth of the steps and a quarter of the batch, for small studies; the result says so."""
+    """A twentieth of the steps and a quarter of the batch, for small studies; the result is marked as quick."""
     learning_rates: tuple[float, ...] = ()
-    """To be tried; none: those of the encoder, 0.1 and 0.01 for all but TI."""
+    """Learning rates to try; default: 0.1 and 0.01, lower ones for TI."""
     schedules: tuple[int, ...] = ()
-    """Numbers of steps to be tried; none: 2500 and 10000. Other settings than the protocol's make the result a quick
-    one."""
+    """Numbers of steps to try; default: 2500 and 10000. With other settings the result is marked as quick."""
     batch: int = 0
-    """Images a step, or all there are if they are fewer; 0: 512."""
+    """Images a step, or all there are if they are fewer; 0: 512, or 128 with --quick."""
     seeds: int = SEEDS
     """How often the chosen setting is trained and tested; the median counts."""
     choose: Literal["mean", "task", "both"] = "mean"
-    """By which validation accuracy: the mean over the tasks, as in the paper; that of each task alone; or both ways,
-    side by side."""
+    """Choose settings by the mean validation accuracy over tasks, as in the paper; by each task's own; or both."""
     antialias: bool = False
     """Resize with a filter against aliasing; TensorFlow's resize, which VTAB uses, has none."""
     micro_batch: int = 0
@@ -127,7 +125,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class FinetuneExecution:
-    """How an evaluation is carried out: none of it changes the result but by rounding."""
+    """How an evaluation is carried out; the result changes by rounding at most."""
 
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: all GPUs if there are any."""
@@ -136,11 +134,11 @@ class FinetuneExecution:
     threads: int = 0
     """Threads that read images; 0: one for each core."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the encoder's arithmetic; auto: bfloat16 on a GPU."""
+    """Precision of the encoder's arithmetic; auto: bfloat16 on a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the encoder with torch.compile; auto: on a GPU, if the schedules are long."""
     checkpoint_seconds: float = 120.0
-    """Between two checkpoints inside a run; finished runs are kept in any case."""
+    """Seconds between two checkpoints of a run; finished runs are kept in any case."""
 
     def check(self) -> None:
         check_ranges(self, {"processes": (0, 1024), "threads": (0, 1024), "checkpoint_seconds": (0, 10**9)})

@@ -43,7 +43,7 @@ class Session:
         return [task for task in self.tasks if task.name not in self.failures]
 
     def fail(self, task: str, error: UserError) -> None:
-        """One task's trouble is said once, and the others go on."""
+        """Leaves a task out, and says why once; the others go on."""
         if task not in self.failures:
             self.failures[task] = str(error)
             self.console.print(f"{task} is left out: {error}", style="yellow", soft_wrap=True)
@@ -103,33 +103,33 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
 
 
 def print_results(results: Sequence[Result], console: Console) -> None:
-    """Of one encoder under one protocol: the tasks, the groups, the mean."""
+    """A table of the results of one encoder under one protocol: the tasks, the groups, the mean."""
     first = results[0]
     names = {known.name for known in VTAB}
     splits = [result.split for result in results if result.task in names]
     title = f"{first.encoder} · {TITLES[first.protocol] if splits else 'own tasks'} · {BENCHMARKS[first.benchmark]}"
-    table = Table("task", "group", title=title + " · quick" * first.quick, title_justify="left")
+    table = Table("task", "group", title=title + (" · quick" if first.quick else ""), title_justify="left")
     table.add_column("accuracy", justify="right")
     table.add_column("seeds", justify="right")
     table.add_column("setting")
     for result in results:
         score = result.score
-        low, high = (_percent(pick(score.accuracies)) for pick in (min, max))
+        low, high = _percent(min(score.accuracies)), _percent(max(score.accuracies))
         seeds = f"{low}–{high}" if len(score.accuracies) > 1 else ""
         setting = f"lr {score.setting.lr:g} · {score.setting.steps:,} steps" if score.setting else ""
         table.add_row(result.title, result.group, _percent(score.median), seeds, setting)
     table.add_section()
-    groups = {result.group for result in results}
-    for group in [group for group in GROUPS if group in groups and len(groups) > 1]:
-        mine = [result.score.median for result in results if result.group == group]
-        table.add_row(f"mean of {len(mine)}", group, _percent(statistics.fmean(mine)))
+    for group in GROUPS:
+        medians = [result.score.median for result in results if result.group == group]
+        if 0 < len(medians) < len(results):
+            table.add_row(f"mean of {len(medians)}", group, _percent(statistics.fmean(medians)))
     mean = statistics.fmean(result.score.median for result in results)
     table.add_row(f"mean of {len(results)}", "", _percent(mean), style="bold")
     console.print(table)
     if splits:
-        dealt = splits.count("own split")
-        said = f", {dealt} more on splits of their own" if dealt else ""
-        console.print(f"{len(splits) - dealt} of VTAB's {len(VTAB)} tasks{said}", soft_wrap=True)
+        own_splits = splits.count("own split")
+        more = f", {own_splits} more on splits of their own" if own_splits else ""
+        console.print(f"{len(splits) - own_splits} of VTAB's {len(VTAB)} tasks{more}", soft_wrap=True)
 
 
 def _percent(share: float) -> str:

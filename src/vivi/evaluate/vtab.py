@@ -14,6 +14,7 @@ from contextlib import closing
 from rich.console import Console
 
 from vivi.evaluate.finetune import Tuning
+from vivi.evaluate.metadata import counted
 from vivi.evaluate.results import Result, Score, Setting, Trial
 from vivi.evaluate.settings import FinetuneExecution, Subject, Sweep
 from vivi.evaluate.subject import Session, open_session
@@ -45,7 +46,7 @@ def evaluate_vtab(subject: Subject, sweep: Sweep, machine: FinetuneExecution, co
             closing(Workers(work, model, tasks, places, stop)) as workers,
         ):
             console.print(
-                f"{model.name} at {model.size} px: {len(tasks)} task{'s' * (len(tasks) != 1)}, {settings} "
+                f"{model.name} at {model.size} px: {counted(len(tasks), 'task')}, {settings} "
                 f"of {sweep.images_a_step} images, then {sweep.seeds} seeds, on {len(places)} × {places[0]}",
                 soft_wrap=True,
             )
@@ -74,13 +75,13 @@ class Evaluation:
 
     def _do(self, what: str, jobs: Sequence[Job]) -> None:
         """Carries out the jobs that were not before."""
-        found = {job: run for job in jobs if (run := self.work.find(job))}
-        self.done |= found
+        done_before = {job: run for job in jobs if (run := self.work.find(job))}
+        self.done |= done_before
         self._write_finished()
-        missing = [job for job in jobs if job not in found]
+        missing = [job for job in jobs if job not in done_before]
         console = self.session.console
-        if found:
-            console.print(f"{what}: {len(found)} of {len(jobs)} runs were done before")
+        if done_before:
+            console.print(f"{what}: {len(done_before)} of {len(jobs)} runs were done before")
         if not missing:
             return
         steps = dict.fromkeys(missing, 0)
@@ -111,10 +112,11 @@ class Evaluation:
         tasks = {task.name: task for task in self.session.tasks}
         images = (step - first) * min(job.tuning.batch, len(tasks[job.task].parts()[job.phase]))
         rate = images / (time.monotonic() - began)
-        of = ([*tasks.values()], self.sweep, self.session.model.learning_rates, rate)
-        one, eight = (duration(sweep_seconds(*of, devices)) for devices in (1, 8))
-        said = f"{rate:,.0f} images/s: about {one} for all of it on one such device, {eight} on eight"
-        self.session.console.print(said, soft_wrap=True)
+        learning_rates = self.session.model.learning_rates
+        one = duration(sweep_seconds(self.session.tasks, self.sweep, learning_rates, rate, devices=1))
+        eight = duration(sweep_seconds(self.session.tasks, self.sweep, learning_rates, rate, devices=8))
+        line = f"{rate:,.0f} images/s: about {one} for all of it on one such device, {eight} on eight"
+        self.session.console.print(line, soft_wrap=True)
 
     def sweep_jobs(self, task: Task) -> list[Job]:
         return [Job(task.name, "sweep", self._tuning(setting, 0)) for setting in self.settings]
@@ -131,7 +133,7 @@ class Evaluation:
         return [Trial(job.tuning.setting, self.done[job].accuracy) for job in jobs]
 
     def choose(self, task: Task, tasks: Sequence[Task]) -> list[tuple[Setting, str]]:
-        """The settings to be tested on a task, and why: the headline's first."""
+        """The settings to be tested on a task, and why: first the one whose accuracy is the task's result."""
         if len(self.settings) == 1:
             return [(self.settings[0], "the only setting")]
         chosen = []
@@ -191,7 +193,7 @@ def best_by_mean(trials: Sequence[Sequence[Trial]]) -> tuple[Setting, float]:
 def sweep_seconds(
     tasks: Sequence[Task], sweep: Sweep, rates: tuple[float, ...], images_per_second: float, devices: int
 ) -> float:
-    """Of the whole evaluation, if the longest schedule is chosen: both phases, their runs dealt to the devices."""
+    """Of the whole evaluation, if the longest schedule is chosen: both phases, their runs spread over the devices."""
     settings = sweep.settings(rates)
     longest = max(setting.steps for setting in settings)
 
@@ -203,7 +205,7 @@ def sweep_seconds(
     second = [seconds(longest, task.final, task.test) for task in tasks for _ in range(sweep.seeds)]
     total = 0.0
     for phase in (first if len(settings) > 1 else [], second):
-        free = [0.0] * devices  # when each of them is
+        free = [0.0] * devices  # when each device is free
         for job in phase:
             heapq.heapreplace(free, free[0] + job)
         total += max(free)

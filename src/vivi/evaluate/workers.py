@@ -83,7 +83,7 @@ class Work:
             content = json.loads(read_file(self.checkpoints(job).with_suffix(".json")))
             return Run(float(content["accuracy"]), float(content["seconds"]))
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # none, or damaged by other hands: it is done again
+            return None  # there is none, or it was damaged: the job is done again
 
     def write(self, job: Job, run: Run) -> None:
         content = {"task": job.task, **self.about(job), **asdict(run)}
@@ -96,17 +96,17 @@ Report = Callable[[Job, int], None]
 
 
 def devices(machine: FinetuneExecution) -> list[torch.device]:
-    """One for each process."""
+    """The device of each process."""
     first = choose_device(machine.device)
     if machine.device in ("auto", "cuda") and first.type == "cuda":
-        there = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-        count = machine.processes or len(there)
-        return [there[index % len(there)] for index in range(count)]
+        gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+        count = machine.processes or len(gpus)
+        return [gpus[index % len(gpus)] for index in range(count)]
     return [first] * (machine.processes or 1)
 
 
 class Worker:
-    """Carries out jobs on one device, one after the other. Between two of a task its images stay on the device."""
+    """Carries out jobs on one device, one after the other. The images of a task stay there between its jobs."""
 
     def __init__(self, work: Work, model: Model, tasks: Sequence[Task], device: torch.device, compile: bool) -> None:
         self.work, self.tasks = work, {task.name: task for task in tasks}
@@ -172,8 +172,9 @@ class Workers:
 
     def _in_processes(self, jobs: Sequence[Job], report: Report) -> Iterator[tuple[Job, Run | UserError]]:
         if self.pool is None:
-            threads, each = max(1, available_cores() // len(self.places)), jobs[:: len(self.places)]
-            arguments = [(self.work, str(p), threads, self._worth_compiling(p, each)) for p in self.places]
+            threads = max(1, available_cores() // len(self.places))
+            share = jobs[:: len(self.places)]  # about what each process does
+            arguments = [(self.work, str(p), threads, self._worth_compiling(p, share)) for p in self.places]
             self.pool = ProcessPool(_serve, arguments, seconds_to_end=60)  # for a checkpoint
         for job, message in self.pool.run(deque(jobs), self._check_stop):
             if isinstance(message, Progress):

@@ -6,8 +6,8 @@ training the cores of a step: each has a loss of its own, and nothing is compare
 
     Exemplar(2048)(h)    of h (shots, frames, 2048) is a scalar, of h (cores, shots, frames, 2048) it is (cores,)
 
-A loss that needs random numbers takes uniforms in [0, 1) as its second argument, so that a step is a function of its
-number; without them it draws its own.
+A loss that needs random numbers takes uniforms in [0, 1) as its second argument, so that a step that is computed
+again gives the same loss; without them it draws its own.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ class Loss(nn.Module):
     """
 
     label: ClassVar[str] = ""
-    """What it is called in the progress line, if not by its class."""
+    """Its name in the progress line, where that is not `name`."""
     metrics: ClassVar[Mapping[str, str]] = {}
-    """The metrics of `measure`, and what they are called in the progress line; with an empty name they are not shown
-    there."""
+    """The metrics of `measure`, and their names in the progress line; one with an empty name is not shown there."""
 
     @property
     def name(self) -> str:
-        """In metrics.jsonl."""
+        """Its name in metrics.jsonl."""
         return type(self).__name__.lower()
 
     def measure(self, x: Tensor, uniforms: Tensor | None = None) -> Measured:

@@ -46,7 +46,7 @@ class PatchLoss(FrameLoss):
 
 
 class Jigsaw(PatchLoss):
-    """Of 100 permutations, in which one are the patches? A core shows all its images in the same `shown` of them."""
+    """In which of 100 permutations are the patches? Each image of a core is shown in the same `shown` of them."""
 
     metrics: ClassVar = {"jigsaw_accuracy": "jigsaw accuracy"}
 
@@ -68,7 +68,7 @@ class Jigsaw(PatchLoss):
 
 
 class Location(PatchLoss):
-    """In which of the eight places around the centre is a patch? Each of the eight, beside the centre, is asked."""
+    """In which of the eight places around the centre is a patch? Asked of each of the eight, with the centre."""
 
     metrics: ClassVar = {"location_accuracy": "location accuracy"}
 

@@ -45,8 +45,8 @@ def top_k(logits: Tensor, labels: Tensor, ks: Sequence[int] = (1, 5)) -> tuple[i
     classes.
 
     A class that is as likely as the label comes before it, and so does one whose logit is not a number: a constant
-    or broken output is right about nothing by luck.
+    or broken output is never right by luck.
     """
     own = logits.gather(1, labels.to(logits.device)[:, None])  # (n, 1)
-    place = (~(logits < own)).sum(dim=1)  # the label's own, 1 at best
-    return tuple(int((place <= k).sum()) for k in ks)
+    rank = (~(logits < own)).sum(dim=1)  # the label's own, 1 at best
+    return tuple(int((rank <= k).sum()) for k in ks)

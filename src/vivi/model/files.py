@@ -98,7 +98,7 @@ def check_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | N
 
 
 def check_values(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], where: object) -> None:
-    """Raises where weights are not finite floating numbers, as those of the network's own that they replace."""
+    """Raises where weights that replace floating-point weights of a network are not finite floating-point numbers."""
     for name, tensor in tensors.items():
         if name not in own or not own[name].is_floating_point():
             continue
@@ -139,8 +139,7 @@ _Std = Annotated[float, Meta(ge=1e-3, le=100)]
 
 
 class _TimmArguments(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """timm does what its arguments say, and among them are files to load and sizes to allocate: no others may come
-    from a file."""
+    """The only arguments of timm that a file may give: others would name files to load, or sizes to allocate."""
 
     num_classes: Literal[0] = 0
     width_factor: Annotated[float, Meta(ge=WIDTHS[0], le=WIDTHS[1])] | None = None
@@ -211,7 +210,7 @@ def _check_shapes(architecture: Architecture, state: Mapping[str, Tensor]) -> No
 
 @dataclass(frozen=True)
 class Classifier:
-    """The linear classifier on the encoder's representations: logits are `weight` times one, plus `bias`."""
+    """The linear classifier on the encoder's representations: logits are `weight` · representation + `bias`."""
 
     weight: Tensor  # (classes, features)
     bias: Tensor  # (classes,)

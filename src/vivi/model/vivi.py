@@ -30,13 +30,13 @@ class Vivi(nn.Module):
 
     def weighted_losses(self, loss: recipes.Loss) -> list[tuple[losses.Loss, float]]:
         """The losses that the model has, and their weights: L_S and what is added to it, λ L_V, γ L_SUP."""
-        all_of_them = (
+        candidates = (
             (self.frame_loss, 1.0),
             (self.contrastive, loss.contrastive_weight),
             (self.video_loss, loss.video_weight),
             (self.supervised_loss, loss.supervised_weight),
         )
-        return [(part, weight) for part, weight in all_of_them if part is not None]
+        return [(part, weight) for part, weight in candidates if part is not None]
 
     def represent(self, frames: Tensor, for_frame_loss: bool = True) -> Tensor:
         """f: frames (cores, shots, frames, 3, size, size) -> representations h (cores, views, shots, frames, d).

@@ -28,7 +28,7 @@ def print_recipes(console: Console) -> None:
             ", ".join(_besides(recipe)),
         )
     console.print(table)
-    console.print("a step: videos × shots × frames; or frames, images, labelled images, augmented × times")
+    console.print("a step: videos × shots × frames; or so many frames or images × how often each is augmented")
     console.print("NAME-small: 112 px, at most 256 shots and images a step, for one GPU and a corpus of hours")
     console.print("NAME-tiny: 48 px, a thin ResNet-18, for two CPU cores and a few minutes")
     console.print("vivi recipes NAME prints every field; vivi train NAME --field value overrides it")

@@ -61,7 +61,7 @@ def recipe_json(recipe: Recipe) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """A recipe, or a part of one, as JSON holds it; which loss it is stands beside its fields."""
+    """A recipe, or a part of one, as JSON holds it; a loss has its name beside its fields."""
     if isinstance(value, tuple):
         return list(value)
     if not is_dataclass(value):
@@ -76,7 +76,7 @@ def flat(recipe: Recipe) -> dict[str, Any]:
 
 
 def default_of(recipe: Recipe, name: str) -> Any:
-    """What a field of the recipe or of its losses, by its dotted name, has by itself; None, if that is nothing."""
+    """The default of a field of the recipe or of its losses, by its dotted name; None if it has none."""
     *parts, last = name.split(".")
     [field] = [field for field in fields(reduce(getattr, parts, recipe)) if field.name == last]
     return None if field.default is MISSING else as_json(field.default)
@@ -104,7 +104,7 @@ def differences(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
 
 def with_field(recipe: Recipe, name: str, text: str, where: str = "--sweep") -> Recipe:
     """The recipe with one field, given by its dotted name, set to what `text` says. A loss is set by its name.
-    `where` it is asked for is named where it cannot be."""
+    `where` is named in errors: it says where this was asked for."""
     name, known = name.replace("-", "_"), flat(recipe)
     if name not in known:
         raise UserError(f"a recipe has no field '{name}'{_did_you_mean(name, known)}")
@@ -160,10 +160,11 @@ def _parse(kind: Any, value: Any, where: str, name: str = "") -> Any:
             raise UserError(f"{where}: {name} is {_short(value)}; it must be {_in_words(kind)}") from None
     if not isinstance(value, dict):
         raise UserError(f"{where}: {name} must be an object of fields")
-    prefix, hints, there = f"{name}." if name else "", get_type_hints(kind), [field.name for field in fields(kind)]
+    prefix = f"{name}." if name else ""
+    hints, names = get_type_hints(kind), [field.name for field in fields(kind)]
     for field in value:
-        if field not in there:
-            raise UserError(f"{where}: there is no field {prefix + field[:80]!r}{_did_you_mean(field[:80], there)}")
+        if field not in names:
+            raise UserError(f"{where}: there is no field {prefix + field[:80]!r}{_did_you_mean(field[:80], names)}")
     parsed = {field: _parse(hints[field], part, where, prefix + field) for field, part in value.items()}
     return kind(**parsed)  # type: ignore[operator]
 

@@ -23,11 +23,11 @@ class LossSettings:
     """What the settings of all losses have in common."""
 
     patches: ClassVar[bool] = False  # whether f sees nine patches of each image, instead of whole frames
-    module: ClassVar[type | None] = None  # the class of the loss, where it is none of vivi.losses
+    module: ClassVar[type | None] = None  # the class of the loss, if it is not the one of this name in vivi.losses
 
     @property
     def name(self) -> str:
-        """On the command line, in recipe.json and in metrics.jsonl."""
+        """Its name on the command line, in recipe.json and in metrics.jsonl."""
         return (self.module or type(self)).__name__.lower()
 
     def check(self, recipe: Recipe) -> None:
@@ -41,9 +41,9 @@ class Exemplar(LossSettings):
     dimension: Features = 1000
     """Size of the embedding."""
     triplets: Literal["semi-hard", "batch-hard"] = "semi-hard"
-    """FaceNet's with a margin, or the hardest ones with a soft margin, as in S4L."""
+    """semi-hard: FaceNet's, with a margin; batch-hard: the hardest, with a soft margin, as in S4L."""
     margin: Annotated[float, (0, 1e30)] = 0.5
-    """Of the semi-hard triplets."""
+    """Margin of the semi-hard triplets."""
     negatives: Literal["shots", "videos"] = "shots"
     """Frames of all other shots, as in the paper, or of other videos only, for shots that are pieces of one take."""
 
@@ -91,9 +91,9 @@ class InfoNCE(LossSettings):
     across: Literal["core", "all"] = "all"
     """Where the negatives come from: the same core, or all cores."""
     ahead: int = 1
-    """With three shots and more: predict this many shots ahead."""
+    """Predict this many shots ahead, with three shots or more."""
     both_ways: bool = False
-    """With two shots: also predict the first one from the second."""
+    """Also predict the first shot from the second, with two shots."""
 
     def check(self, recipe: Recipe) -> None:
         batch = recipe.batch

@@ -29,8 +29,8 @@ def tiny(recipe: Recipe) -> Recipe:
     """For two CPU cores, the demo and tests: 48 px, a thin ResNet-18, a few minutes.
 
     One core: with few videos in each, the statistics of a core would give away which shots belong together. Larger
-    crops, more colour but no HSV noise, and a larger λ: so few steps learn from easier positives, and from videos
-    sooner. Group norm learns at half the rate.
+    crops, more colour but no HSV noise, and a larger λ: in so few steps, easier positives and more of the video loss
+    teach more. Group norm learns at half the rate.
     """
     loss, batch, images = recipe.loss, recipe.batch, recipe.images
     augment = replace(recipe.augment, size=48, crop_area=(0.3, 1.0), hue=0.1, contrast=0.5, hsv=False)

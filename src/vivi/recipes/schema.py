@@ -1,7 +1,7 @@
 """What a recipe says: everything that decides what is learned, and nothing else.
 
-The type of a number says the least and the most that it can be (check.py): beyond them a slip of the keyboard, or a
-file that somebody sent, would take all memory. How a run is executed (device, threads, intervals of logging) is no
+The type of a number says the least and the most that it can be (check.py): a number beyond them, mistyped or from a
+file that somebody sent, could take all memory. How a run is executed (device, threads, intervals of logging) is no
 part of it: vivi.train.settings.Execution.
 """
 
@@ -31,7 +31,7 @@ class Encoder:
     name: str = "resnetv2_50"
     """A timm model; its pooled features before the classifier are the representation."""
     width: Annotated[float, WIDTHS] = 1.0
-    """Channels, times this (resnetv2 models only); 3 in the paper's Big ones."""
+    """Multiply the number of channels (resnetv2 models only); 3 in the paper's Big ones."""
     norm: Literal["own", "group"] = "own"
     """own: what the timm model has; group: group norm and weight standardisation in its place (resnetv2 models)."""
     initialisation: Literal["glorot", "timm"] = "glorot"
@@ -58,7 +58,7 @@ class Batch:
     """Where the L frames come from: consecutive ones of the shot; one frame of the video, L times; or one image of
     --images, whose label is not used, L times."""
     resample: bool = False
-    """With one frame per video: another one each time, instead of one fixed for the run."""
+    """With --batch.source frame: another frame of the video each time, instead of one fixed for the run."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Images:
     fraction: Annotated[float, (1e-9, 1), arg(aliases=("--images-fraction",))] = 1.0  # beside --images-list
     """Share of the labels to use, the same number from every class; 1: all."""
     fraction_seed: Seed = 0
-    """Which ones: another seed takes others."""
+    """Decides which labels are used."""
     policy: Literal["same", "imagenet", "v0"] = "same"
-    """AutoAugment on the labelled images, instead of their colour; same: they are augmented like the frames."""
+    """AutoAugment on the labelled images, instead of changes of colour; same: as the frames are augmented."""
 
 
 @dataclass(frozen=True)
@@ -90,24 +90,23 @@ class Augment:
     flip: bool = True
     """Mirror half of the frames."""
     brightness: Share = 32 / 255
-    """Add up to this, of 1."""
+    """Add at most ± this, where black is 0 and white is 1."""
     saturation: Share = 0.5
-    """Scale by 1 ± this."""
+    """Scale the saturation by 1 ± this, at most."""
     hue: Share = 0.0
-    """Turn by up to this, of a full circle."""
+    """Turn the hue by at most ± this share of a full circle."""
     contrast: Share = 0.0
-    """Scale by 1 ± this."""
+    """Scale the contrast by 1 ± this, at most."""
     hsv: bool = False
-    """Also the noise in hue, saturation and value of S4L."""
+    """Add S4L's noise in hue, saturation and value."""
     grey: Share = 0.0
     """Share of the shots, or images, that are grey in all their frames; 0.66 in Kolesnikov's exemplar."""
     grey_frames: Share = 0.0
     """Share of the frames that are grey, each on its own: a loss then cannot rely on colour."""
     standardise: bool = False
-    """Each frame to a mean of 0 and a deviation of 1, as in Kolesnikov's exemplar, instead of colours in [-1, 1],
-    which is what evaluation gives the encoder in any case."""
+    """Give each frame a mean of 0 and a deviation of 1, as in Kolesnikov's exemplar; evaluation does not."""
     policy: Literal["none", "imagenet", "v0"] = "none"
-    """AutoAugment instead of all colour: the policy in the paper's table (imagenet), or in its authors' code (v0)."""
+    """AutoAugment instead of changes of colour: the policy in the paper's table (imagenet) or its code (v0)."""
 
 
 @dataclass(frozen=True)
@@ -117,21 +116,21 @@ class Loss:
     frame: Annotated[LossSettings | None, AvoidSubcommands] = field(default_factory=Exemplar)
     """The frame/shot loss L_S."""
     on_labelled: bool = False
-    """L_S also on the labelled images; where there are others too, it is the mean of both."""
+    """Also apply L_S to the labelled images; with videos as well, it is the mean of both."""
     contrastive_weight: NotNegative = 0.0
     """Weight of an explicit contrastive loss (NT-Xent) between the frames of a shot, added to L_S."""
     temperature: Annotated[float, (1e-6, 1e30)] = 0.1
-    """Of the contrastive loss."""
+    """Temperature of the contrastive loss."""
     pooling: Literal["mean", "attention"] = "mean"
-    """p: frames of a shot to one representation."""
+    """p: how the frames of a shot become one representation."""
     shot_features: Features = 512
     """Size of a shot's embedding."""
     video: Annotated[LossSettings | None, AvoidSubcommands] = field(default_factory=InfoNCE)
     """The video loss L_V."""
     video_weight: NotNegative = 0.04
-    """λ."""
+    """λ, the weight of the video loss."""
     supervised_weight: NotNegative = 0.0
-    """γ: of the cross-entropy of the labelled images."""
+    """γ, the weight of the cross-entropy of the labelled images."""
 
 
 @dataclass(frozen=True)
@@ -141,17 +140,17 @@ class Optimiser:
     lr: NotNegative = 0.8
     """Learning rate after the warm-up."""
     schedule: Literal["steps", "cosine"] = "steps"
-    """After the warm-up: constant but for decay_at, or half a cosine down to 0 at the last step, without decay_at."""
+    """After the warm-up: constant, lowered at each step of decay_at; or half a cosine down to 0, without them."""
     momentum: Annotated[float, (0, 0.9999)] = 0.9
     weight_decay: NotNegative = 1e-4
-    """L2 on kernels only, all parameters of two dimensions or more: no biases, no norms."""
+    """L2 penalty on parameters of two dimensions or more: kernels, not biases or norms."""
     warmup: Annotated[int, (0, 10**12)] = 5_000
     """Steps of linear warm-up from 0."""
     decay_at: tuple[int, ...] = (90_000, 110_000)
-    """Steps from which on the learning rate is multiplied once more by decay_factor."""
+    """Steps at which the learning rate is multiplied by decay_factor."""
     decay_factor: PositiveShare = 0.1
     clip: NotNegative = 0.0
-    """Largest norm of the gradient; 0: any."""
+    """Clip the gradient to this norm; 0: never."""
 
 
 @dataclass(frozen=True)

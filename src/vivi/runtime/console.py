@@ -13,8 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-# What a terminal would obey, or show in another order: control characters but tab and newline, bidirectional
-# embeddings and overrides, other ends of lines; and halves of characters, as in names of files that are not text.
+# What a terminal would obey, or show in another order: control characters except tab and newline, bidirectional
+# embeddings and overrides, other ends of lines; and half characters, as in names of files that are not text.
 _SHOWN = {
     **{code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n"},  # their pictures: ␛ for escape
     0x7F: "\N{SYMBOL FOR DELETE}",

@@ -25,7 +25,7 @@ from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.signals import signals_go_to
 
 T = TypeVar("T")
-Claims = Mapping[str, Any]  # what all processes must have alike, by its name
+Claims = Mapping[str, Any]  # what must be the same in all processes, by name
 
 # Seconds. torchrun ends all processes as soon as one ends, and rank 0 is still to say why.
 _ERROR_DELAY = 1.0
@@ -142,16 +142,16 @@ def join_world(device: str) -> Iterator[World]:
     size = _variable("WORLD_SIZE", _COUNTS)
     rank, local = _variable("RANK", range(size)), _variable("LOCAL_RANK", range(size))
     with only_rank_0_explains():
-        here = choose_device(device, local)
+        own = choose_device(device, local)
     if size == 1:
-        yield World(here)
+        yield World(own)
         return
-    if here.type == "cuda":
-        torch.cuda.set_device(here)
-    _init_process_group("cpu:gloo,cuda:nccl" if here.type == "cuda" else "gloo", rank, size)
+    if own.type == "cuda":
+        torch.cuda.set_device(own)
+    _init_process_group("cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo", rank, size)
     quiet = False
     try:
-        yield World(here, rank, size)
+        yield World(own, rank, size)
     except SystemExit:  # of a process that leaves it to rank 0 to say why
         quiet = True
         raise
@@ -169,7 +169,7 @@ def join_world(device: str) -> Iterator[World]:
 
 
 def _variable(name: str, allowed: range) -> int:
-    """A number that torchrun sets in the environment, else the least."""
+    """A number that torchrun sets in the environment, by default the least that is allowed."""
     text = os.environ.get(name, str(allowed[0]))
     if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) not in allowed:
         number = f"it must be a number from {allowed[0]} to {allowed[-1]}, as torchrun sets it"
@@ -226,7 +226,7 @@ def choose_device(name: str, local: int = 0) -> torch.device:
             device = torch.device("cuda", local)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        known = not str(error).startswith("Expected one of")  # and then every device that torch was ever built for
-        reason = f" ({first_line(error)})" if known else ""
+        lists_all = str(error).startswith("Expected one of")  # every device that torch was ever built for
+        reason = "" if lists_all else f" ({first_line(error)})"
         raise UserError(f"--device {name} cannot be used{reason}; give auto, cpu, cuda, cuda:1, ...") from None
     return device

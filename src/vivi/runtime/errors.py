@@ -1,4 +1,4 @@
-"""The one exception a user is meant to see, and the commonest reasons for it."""
+"""The one exception that users are meant to see, and the checks that raise it most often."""
 
 from __future__ import annotations
 

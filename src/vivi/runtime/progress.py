@@ -17,7 +17,7 @@ class ProgressLine:
     def __init__(self, name: str, total: float, console: Console, start: int = 0) -> None:
         self.console, self.total, self.start = console, max(total, 1), start
         self.started = time.monotonic()
-        self.unsaid, self.next_line = "", self.started + FIRST_LINE_SECONDS
+        self.unprinted, self.next_line = "", self.started + FIRST_LINE_SECONDS
         self.bar = Progress(
             TextColumn(name, markup=False),
             BarColumn(bar_width=20),
@@ -29,16 +29,17 @@ class ProgressLine:
         self.task = self.bar.add_task("", total=self.total, completed=start, line="")
 
     def show(self, done: float, line: str) -> None:
-        """So much of the total is done."""
-        self.unsaid = line
+        """Shows how much of the total is done, and a line about it."""
+        self.unprinted = line
         self.bar.update(self.task, completed=done, line=line)
         now = time.monotonic()
         if not self.console.is_terminal and now > self.next_line:
             self.next_line = now + LINE_SECONDS
-            here = done - self.start
-            left = f" · {duration((now - self.started) / here * (self.total - done))} left" if here > 0 else ""
-            self.console.print(line + left, soft_wrap=True)
-            self.unsaid = ""
+            since_start = done - self.start
+            if since_start > 0:
+                line += f" · {duration((now - self.started) / since_start * (self.total - done))} left"
+            self.console.print(line, soft_wrap=True)
+            self.unprinted = ""
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -46,8 +47,8 @@ class ProgressLine:
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
-        if self.unsaid and not self.console.is_terminal:
-            self.console.print(self.unsaid, soft_wrap=True)
+        if self.unprinted and not self.console.is_terminal:
+            self.console.print(self.unprinted, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

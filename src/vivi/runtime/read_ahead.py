@@ -18,7 +18,7 @@ def map_ahead(
     `map`.
 
     Closing the generator waits for the calls under way and begins no others. An error of the function is raised in
-    the place of its result, one of `items` at once.
+    the place of its result; an error of `items` is raised at once.
     """
     if not threads:
         yield from map(function, items)
@@ -42,7 +42,7 @@ def in_background(items: Generator[Item, None, None], ahead: int) -> Generator[I
     Closing this generator closes the other one, in its thread, and waits for that.
     """
     pool, end = ThreadPoolExecutor(1, "background"), object()
-    # One of them is under way.
+    # One more than are waiting: it is being made.
     waiting: deque[Future[Any]] = deque(pool.submit(next, items, end) for _ in range(ahead + 1))
     try:
         while (item := waiting.popleft().result()) is not end:

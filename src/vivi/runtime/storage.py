@@ -1,5 +1,5 @@
-"""Files: reading what may be anything, and writing that survives: whole files or none, one writer per folder, and
-one exception for a disk that refuses."""
+"""Files: safe reading of what may be no file at all, and writing that survives a kill: whole files or none, one
+writer per folder, and one exception for a disk that cannot be written."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 MB, GB = 2**20, 2**30
 SMALL, LARGE, WEIGHTS = 64 * MB, 8 * GB, 64 * GB
-"""The most that a list or a file of facts, a file of annotations or predictions, and a file of weights may have."""
+"""Bytes at most of a list or a small JSON file; of annotations, predictions or metrics; of weights."""
 
 
 class Unfit(OSError):
-    """What stands in place of a file cannot be one that is meant; `strerror` says why."""
+    """Not a regular file, or too large to be one that is meant; `strerror` says which."""
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -51,19 +51,19 @@ def check_regular(path: Path, most: int = WEIGHTS) -> None:
     _check(os.stat(path), most)
 
 
-def _check(found: os.stat_result, most: int) -> None:
-    if stat.S_ISDIR(found.st_mode):
+def _check(status: os.stat_result, most: int) -> None:
+    if stat.S_ISDIR(status.st_mode):
         raise Unfit(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise Unfit(errno.EINVAL, "is not a regular file")
-    if found.st_size > most:
+    if status.st_size > most:
         raise Unfit(errno.EFBIG, f"is larger than {most // MB:,} MB")
-    if found.st_size > GB and found.st_size > (available_memory() or sys.maxsize):
+    if status.st_size > GB and status.st_size > (available_memory() or sys.maxsize):
         raise Unfit(errno.EFBIG, "is larger than the memory that is free")
 
 
 def read_json(path: Path, kind: type[T], remedy: str) -> T:
-    """What a JSON file must hold, checked against a type by msgspec; a UserError with a remedy where it does not."""
+    """The content of a JSON file, which msgspec checks against a type; raises a UserError with the remedy."""
     try:
         return msgspec.convert(json.loads(read_file(path)), kind)
     except (OSError, ValueError, RecursionError) as error:
@@ -138,7 +138,7 @@ def fsync_file(file: IO[bytes]) -> None:
 
 
 def _fsync(handle: int) -> None:
-    # As in git's tests, ours need no power cut survived, and a busy disk may take minutes.
+    # Tests set it, as git's do: they need not survive a power cut, and a busy disk may take minutes.
     if os.environ.get("VIVI_FSYNC", "1") != "0":
         os.fsync(handle)
 

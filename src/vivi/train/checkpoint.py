@@ -28,7 +28,7 @@ FORMAT_VERSION = 1
 
 
 class NothingToRestore(UserError):
-    """Damaged checkpoints are all there is."""
+    """There are checkpoints, and all of them are damaged."""
 
 
 def save(folder: Path, step: int, tensors: Mapping[str, Tensor], keep: int = 3) -> Path:
@@ -70,10 +70,10 @@ def restore(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, T
         for line in lost:
             warn(f"{line}; it was set aside, and the run goes on from {path.name}")
         return restored
-    aside = sorted(folder.glob("*.damaged"))
-    if not aside:
+    set_aside = sorted(folder.glob("*.damaged"))
+    if not set_aside:
         return None
-    what = lost[0] if lost else f"{aside[-1]} is damaged"
+    what = lost[0] if lost else f"{set_aside[-1]} is damaged"
     todo = "put a good one there, or choose another --out"
     raise NothingToRestore(f"{what}, and there is no other checkpoint to go on from; {todo}")
 
@@ -96,12 +96,12 @@ def _step(path: Path) -> int:
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors as a file holds them: in main memory, row by row, none sharing its bytes with another."""
     plain: dict[str, Tensor] = {}
-    places: set[int] = set()
+    addresses: set[int] = set()
     for name, tensor in tensors.items():
-        here = tensor.detach().cpu().contiguous()
-        place = here.untyped_storage().data_ptr()
-        plain[name] = here.clone() if place in places else here
-        places.add(place)
+        on_cpu = tensor.detach().cpu().contiguous()
+        address = on_cpu.untyped_storage().data_ptr()
+        plain[name] = on_cpu.clone() if address in addresses else on_cpu
+        addresses.add(address)
     return plain
 
 
@@ -157,7 +157,7 @@ def load_state(model: nn.Module, optimiser: torch.optim.SGD, tensors: Mapping[st
 def broadcast_state(model: nn.Module, optimiser: torch.optim.SGD, world: World) -> None:
     """Gives every process what state_tensors gives in rank 0."""
     parameters = dict(model.named_parameters())
-    moving = [name for name, parameter in parameters.items() if optimiser.state.get(parameter)]
-    for name in world.broadcast_object(moving):
+    with_momentum = [name for name, parameter in parameters.items() if optimiser.state.get(parameter)]
+    for name in world.broadcast_object(with_momentum):
         optimiser.state[parameters[name]].setdefault("momentum_buffer", torch.empty_like(parameters[name]))
     world.broadcast(list(state_tensors(model, optimiser).values()))

@@ -65,7 +65,8 @@ class TrainingData:
     def notes(self) -> list[str]:
         """What was left out, and what is odd, a line each."""
         notes = [self.index.note] if self.index and self.index.note else []
-        notes += [note for images in (self.labelled or self.images, self.test) if images for note in images.notes]
+        for images in (self.labelled or self.images, self.test):
+            notes += images.notes if images else ()
         if self.test is not None and self.images is not None:
             tested = set(self.test.files())
             both = sum(file in tested for file in self.images.files())
@@ -141,7 +142,7 @@ def reading_threads(execution: Execution, most: int = MOST_THREADS) -> int:
 
 
 def micro_batch_bytes(recipe: Recipe, size: MicroBatchSize, dtype: torch.dtype) -> int:
-    """Of the largest micro-batch, on the device."""
+    """Bytes that the largest micro-batch takes on the device."""
     batch, images = recipe.batch, recipe.images
     videos = batch.videos * batch.shots * batch.frames * size.videos
     frames = max(videos, images.count * images.copies * size.images) // batch.cores
@@ -159,8 +160,8 @@ def keep_resident(
         return None
     batch, corpus, frames = source.batch, source.index.corpus, int(source.frame_counts().sum())
     per_shot = batch.frames if batch.source == "shot" else 1
-    decoded = steps * batch.videos * batch.shots * per_shot // world.size  # by streaming
-    if execution.resident == "auto" and decoded < frames:
+    streamed = steps * batch.videos * batch.shots * per_shot // world.size  # frames that are decoded otherwise
+    if execution.resident == "auto" and streamed < frames:
         return None
     on_gpu, on_host = memory_to_spare(world.device)
     most = max(on_gpu, on_host)
@@ -170,19 +171,20 @@ def keep_resident(
     if size is not None:
         keep_on = world.device if size <= on_gpu else torch.device("cpu")
         threads = reading_threads(execution, most=available_cores())
-        lines: list[str] = []
+        damaged_frames: list[str] = []
         with ProgressLine("decode", frames, console) as progress:
 
             def show(done: int, damaged: tuple[str, ...]) -> None:
-                lines.extend(damaged)
+                damaged_frames.extend(damaged)
                 progress.show(done, f"{done:,} of {frames:,} frames decoded")
 
             resident = load_resident(source, size, threads, world.device, keep_on, show)
             if resident is not None:
                 where = "on the GPU" if keep_on.type == "cuda" else "in memory"
                 progress.show(frames, f"all {frames:,} frames are kept {where}, decoded: {size / 2**30:.1f} GiB")
-        for line in lines if resident is not None else ():
-            warn(console, line)
+        if resident is not None:
+            for line in damaged_frames:
+                warn(console, line)
         why_not = f"videos of {corpus} have frames of several sizes"
     if resident is None and execution.resident == "on":
         raise UserError(f"--resident on: {why_not}; remove it")

@@ -41,7 +41,7 @@ class Trainer:
         clip = self.recipe.optimiser.clip or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.optimiser.step()
-        passes = bool(self.recipe.batch.videos) + self.recipe.learns_from_labels  # of each core
+        passes = (self.recipe.batch.videos > 0) + self.recipe.learns_from_labels  # of each core through the encoder
         self.model.encoder.update_statistics(passes * self.recipe.batch.cores)
         return {**metrics, "gradient_norm": norm}
 
@@ -51,7 +51,7 @@ class Loop:
 
     def __init__(self, trainer: Trainer, execution: Execution, writer: RunWriter | None) -> None:
         self.trainer, self.execution, self.writer = trainer, execution, writer
-        # Each process names what it met itself.
+        # Each process reports the damaged frames that it reads itself.
         self.console = writer.console if writer is not None else SafeConsole(stderr=True)
         self.damaged: set[str] = set()
         # Of the steps since the last check: looking at every step would make the host wait for the device.
@@ -59,7 +59,7 @@ class Loop:
 
     def run(self, steps: Prefetch, stop: StopRequest) -> None:
         """Takes all steps; raises KeyboardInterrupt, after saving, when asked to stop before the last."""
-        recipe, every, writer = self.trainer.recipe, self.execution, self.writer
+        recipe, execution, writer = self.trainer.recipe, self.execution, self.writer
         if steps.steps.start == 0 and writer is not None:
             writer.log(0, writer.monitor.measure(self.trainer.model))
         clock = Clock(recipe, steps.steps.start)
@@ -69,9 +69,9 @@ class Loop:
             step = batch.number + 1
             self.unchecked.append((step, metrics))
             last, stopping = step == recipe.steps, self.trainer.world.any(stop.requested)
-            saving = last or stopping or step % every.checkpoint_every == 0
+            saving = last or stopping or step % execution.checkpoint_every == 0
             values: dict[str, float] = {}
-            if last or step % every.log_every == 0:
+            if last or step % execution.log_every == 0:
                 values = self._checked_metrics()
                 values["learning_rate"] = learning_rate(batch.number, recipe.steps, recipe.optimiser)
                 values.update(clock.read(step))
@@ -79,7 +79,7 @@ class Loop:
                 self._checked_metrics()
                 self._check_weights(step)
             if writer is not None:
-                if last or step % every.monitor_every == 0:
+                if last or step % execution.monitor_every == 0:
                     values.update(writer.monitor.measure(self.trainer.model))
                 writer.log(step, values)
                 if saving:
@@ -90,7 +90,7 @@ class Loop:
                 raise KeyboardInterrupt
 
     def _watched(self, name: str, micro_batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
-        """The micro-batches; on their way the first one is written as a picture, and what is damaged is named."""
+        """The micro-batches, as they come; the first is also drawn as a picture, and damaged frames are reported."""
         for micro_batch in micro_batches:
             if self.writer is not None:
                 self.writer.write_picture_once(name, micro_batch.frames[0])
@@ -112,7 +112,7 @@ class Loop:
         return values
 
     def _check_weights(self, step: int) -> None:
-        """The same of what would be saved: the last update may have broken what the losses do not show yet."""
+        """Raises where a weight is not finite: the losses do not show yet what the last update has broken."""
         for name, tensor in self.trainer.model.state_dict().items():
             if not torch.isfinite(tensor).all():
                 self._diverged(step, f"{name} is no longer finite")
@@ -135,6 +135,8 @@ class Clock:
         self.last = start, self.began
 
     def read(self, step: int) -> dict[str, float]:
-        now, (before, at) = time.monotonic(), self.last
+        now = time.monotonic()
+        last_step, last_time = self.last
         self.last = step, now
-        return {"frames_per_second": (step - before) * self.frames / max(now - at, 1e-9), "seconds": now - self.began}
+        rate = (step - last_step) * self.frames / max(now - last_time, 1e-9)
+        return {"frames_per_second": rate, "seconds": now - self.began}

@@ -20,7 +20,7 @@ _CUDA_SHARE, _COMPILED_CUDA_SHARE = 0.6, 0.9
 
 @dataclass(frozen=True)
 class MicroBatchSize:
-    """Of how many cores a micro-batch holds the videos, and of how many the labelled images."""
+    """How many cores a micro-batch of videos holds, and how many one of labelled images."""
 
     videos: int
     images: int
@@ -29,10 +29,11 @@ class MicroBatchSize:
 def choose_size(
     model: Vivi, recipe: Recipe, execution: Execution, cores: int, device: torch.device
 ) -> MicroBatchSize:
-    """The size for a process that computes so many cores: of the videos as many as divide them and fit.
+    """The size for a process that computes so many cores: of videos, the largest number that divides them and fits.
 
-    Of the labelled images it is as many as the encoder then sees about as many pictures: a few at a time would leave
-    a GPU idle, and another shape is another graph to compile where there are no batch statistics.
+    Labelled images are fewer: a micro-batch of theirs holds more cores, so that the encoder sees about as many
+    pictures. A few at a time would leave a GPU idle, and where there are no batch statistics another number of
+    pictures is another graph to compile.
     """
     chosen, size, on_gpu = execution.micro_batch, recipe.augment.size, device.type == "cuda"
     if chosen and cores % chosen:
@@ -40,12 +41,13 @@ def choose_size(
     share = _COMPILED_CUDA_SHARE if execution.compiles(on_gpu) else _CUDA_SHARE
     room = share * torch.cuda.mem_get_info(device)[0] if on_gpu else _CPU_BYTES
     try:
-        each = activation_bytes(model, size, device)
+        bytes_per_frame = activation_bytes(model, size, device)
     except (RuntimeError, ValueError, AssertionError) as error:
         reason = f"cannot take frames of {size} px ({first_line(error)})"
         raise UserError(f"{recipe.encoder.name} {reason}: set --augment.size") from None
     frames, images = frames_of_encoder(model, recipe)
-    fit = room // (max(frames, images) // recipe.batch.cores * each)  # one after the other, see step.py
+    # Videos and images go through the encoder one after the other, see step.py.
+    fit = room // (max(frames, images) // recipe.batch.cores * bytes_per_frame)
     counts = [count for count in range(1, cores + 1) if cores % count == 0]
     videos = chosen or max(count for count in counts if count <= max(1, fit))
     most = videos * max(1, frames // max(images, 1))
@@ -53,7 +55,7 @@ def choose_size(
 
 
 def frames_of_encoder(model: Vivi, recipe: Recipe) -> tuple[int, int]:
-    """What the encoder sees of a step's videos and of its labelled images, all views counted."""
+    """How many frames of videos and how many labelled images the encoder sees in a step, all views counted."""
     batch, images = recipe.batch, recipe.images
     views = model.frame_loss.view_count if model.frame_loss else 1
     of_videos = batch.videos * batch.shots * batch.frames * views
@@ -61,7 +63,7 @@ def frames_of_encoder(model: Vivi, recipe: Recipe) -> tuple[int, int]:
 
 
 def activation_bytes(model: Vivi, size: int, device: torch.device) -> int:
-    """What the backward pass keeps of one frame: measured on two, as batch norm needs them."""
+    """Bytes that the backward pass keeps of one frame, measured on two, which batch norm needs."""
     kept: dict[int, int] = {}
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 
@@ -75,8 +77,9 @@ def activation_bytes(model: Vivi, size: int, device: torch.device) -> int:
     keep = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
     with model.encoder.without_collecting_statistics(), keep:
         h = model.encoder(frames)  # keeps the tensors alive, so that no address is used twice
-    name, own = model.encoder.architecture.name, model.encoder.features
-    if h.shape[-1] != own:
-        raise UserError(f"--encoder.name {name} gives {h.shape[-1]} features where timm says {own}: choose another")
+    name, expected = model.encoder.architecture.name, model.encoder.features
+    given = h.shape[-1]
+    if given != expected:
+        raise UserError(f"--encoder.name {name} gives {given} features where timm says {expected}: choose another")
     del h
     return max(1, sum(kept.values()) // 2)

@@ -1,5 +1,5 @@
-"""Tells whether training works, from frames of held-out videos and from test images: do features spread, find their
-video or their class, and does the classifier name it?"""
+"""Tells whether training works, from frames of held-out videos and from test images: how far features spread, how
+often a frame finds its video (an image its class), and how often the classifier is right."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def watched_images(images: LabelledImages, size: int) -> Watched:
     return Watched(squares, labels, torch.arange(len(labels)), note)
 
 
-# --- both ---
+# --- what, on which ---
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ def measure_features(encoder: nn.Module, watched: Watched) -> dict[str, float]:
     if len(watched.frames) < 2:
         return {}
     features = _encode(encoder, watched.frames)
-    found = retrieval(features, watched.groups, watched.shots)
-    values = {} if found is None else {"retrieval": found[0], "retrieval_chance": found[1]}
+    rates = retrieval(features, watched.groups, watched.shots)
+    values = {} if rates is None else {"retrieval": rates[0], "retrieval_chance": rates[1]}
     return {**values, "spread": float(spread(features)), "effective_rank": float(effective_rank(features))}
 
 

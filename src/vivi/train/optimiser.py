@@ -22,11 +22,11 @@ def build_optimiser(model: nn.Module, settings: Optimiser) -> torch.optim.SGD:
 
 
 def learning_rate(step: int, steps: int, settings: Optimiser) -> float:
-    """Of step 0, 1, ... of so many: linear warm-up from 0, then one more factor from each step of `decay_at` on, or
-    half a cosine."""
+    """The learning rate of a step, counted from 0, of `steps`: linear warm-up from 0; then times `decay_factor` from
+    each step of `decay_at` on, or half a cosine."""
     if step < settings.warmup:
         return settings.lr * step / settings.warmup
     if settings.schedule == "cosine":
         return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - settings.warmup) / (steps - settings.warmup)))
-    decays = sum(step >= at for at in settings.decay_at)
+    decays = sum(step >= decay for decay in settings.decay_at)
     return float(settings.lr * settings.decay_factor**decays)

@@ -66,7 +66,7 @@ def open_run(out: Path, recipe: Recipe, named: Recipe, data: TrainingData) -> No
 
 
 def version_of(package: str) -> str:
-    """Without what stands after a +: builds for several GPUs are of one version."""
+    """A package's version without what follows a +: builds for different GPUs count as one version."""
     try:
         return version(package).partition("+")[0]
     except PackageNotFoundError:  # run from its source
@@ -77,7 +77,7 @@ def _about(out: Path) -> dict[str, Any]:
     """What run.json says."""
     about = read_json(out / "run.json", dict[str, Any], "choose another --out")
     if not isinstance(about.get("recipe", {}), dict):
-        raise UserError(f"{out / 'run.json'} is missing or damaged (its recipe is none); choose another --out")
+        raise UserError(f"{out / 'run.json'} is missing or damaged ('recipe' is no object); choose another --out")
     return about
 
 

@@ -12,12 +12,12 @@ from vivi.recipes.check import check_numbers
 from vivi.recipes.schema import Count, CountOrNone
 from vivi.runtime.errors import require
 
-Steps = Annotated[int, (1, 10**9)]  # between two of something
+Steps = Annotated[int, (1, 10**9)]  # an interval
 
 
 @dataclass(frozen=True)
 class DataPaths:
-    """Where the data lies."""
+    """What to learn from."""
 
     corpus: Path | None = None
     """A corpus made by vivi prepare, for recipes that learn from videos."""
@@ -25,10 +25,9 @@ class DataPaths:
     """Images, for recipes that learn from them: a folder with a folder per class; one with train/ and val/ (or
     validation/, test/); or a list (.txt of lines 'path label', .csv with columns path, label)."""
     images_list: Path | None = None
-    """Use only the labels of the images named in this file (.txt, one a line, or S4L's .json), in place of
-    --images.fraction."""
+    """Use only the labels of images named in this file (.txt, or S4L's .json), instead of --images.fraction."""
     images_test: Path | None = None
-    """Labelled images to watch top-1 and top-5 accuracy on, laid out like --images; default: those beside train/."""
+    """Labelled images on which accuracy is measured while training, like --images; default: those beside train/."""
 
     def check(self, recipe: Recipe) -> None:
         """Raises where what the recipe learns from is missing or not wanted. It needs no torch, and answers at
@@ -57,17 +56,17 @@ class Execution:
     threads: Annotated[int, (0, 1024)] = 0
     """Threads that read and decode frames; 0: one for each core, up to 4."""
     resident: Literal["auto", "on", "off"] = "auto"
-    """Keep all frames decoded in the memory of the GPU, or of the host; auto: if they fit and the run sees enough."""
+    """Keep all frames decoded in the memory of the GPU or the host; auto: where they fit and that saves work."""
     micro_batch: CountOrNone = 0
     """How many of the recipe's cores to compute at once; 0: as many as fit into memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the encoder's arithmetic; auto: bfloat16 on a GPU."""
+    """Precision of the encoder's arithmetic; auto: bfloat16 on a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the encoder with torch.compile; auto: on a GPU."""
     log_every: Steps = 10
     """Steps between two lines of metrics.jsonl."""
     monitor_every: Steps = 200
-    """Steps between two looks at held-out videos (retrieval, collapse)."""
+    """Steps between two measurements on held-out videos (retrieval, collapse)."""
     checkpoint_every: Steps = 500
     """Steps between two checkpoints."""
     keep: Count = 3

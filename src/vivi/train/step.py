@@ -28,8 +28,8 @@ Metrics = dict[str, Tensor]
 def compute_gradients(
     model: Vivi, videos: Iterable[MicroBatch], images: Iterable[MicroBatch], recipe: Recipe, world: World
 ) -> Metrics:
-    """Adds the gradient of this process's part of the step to the parameters; their sum over processes is the
-    gradient of the whole step. Returns losses and metrics, as means over all cores."""
+    """Adds the gradient of this process's part of the step to the parameters; the sum over processes is the gradient
+    of the whole step. Returns losses and metrics, as means over all cores."""
     loss, totals = recipe.loss, Totals(recipe.batch.cores)
     λ, γ = loss.video_weight, loss.supervised_weight
     # L_S is the mean over videos and labelled images where it sees both.
@@ -51,8 +51,9 @@ def compute_gradients(
         λ_L_V = torch.zeros(())
         if model.video_loss is not None:
             e = model.embed_shots(h)  # p: (cores, videos, K, d)
-            if across_cores:  # the gradient is known, see above
-                dL_V = dL_V or video_loss_across_cores(model, [e], [batch], recipe, world, totals)
+            if across_cores:
+                if not dL_V:  # of the only micro-batch; of several it is known, see above
+                    dL_V = video_loss_across_cores(model, [e], [batch], recipe, world, totals)
                 λ_L_V = (e * dL_V[number]).sum()
             else:  # g predicts within each core
                 λ_L_V = totals.term(model.video_loss, e, batch.uniforms, λ)
@@ -89,12 +90,12 @@ def video_loss_across_cores(
     by_core = dL_V[0].unflatten(0, (-1, local.shape[1]))  # (all cores, videos, K, d)
     # Indices that are made on the device: a list would be copied there, and the host would wait for the forward pass.
     cores = world.share_of(recipe.batch.cores)
-    here = torch.arange(cores.start, cores.stop, device=e.device)
-    return list(by_core[here].split([len(part) for part in shots]))
+    own_cores = torch.arange(cores.start, cores.stop, device=e.device)
+    return list(by_core[own_cores].split([len(part) for part in shots]))
 
 
 class Totals:
-    """Sums of losses and metrics over cores, of which the step has so many."""
+    """Sums of losses and metrics over cores; `cores` is how many a whole step has."""
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
@@ -103,7 +104,8 @@ class Totals:
     def term(
         self, loss: Loss | None, x: Tensor, extra: Tensor | None, weight: float = 1.0, share: float = 1.0
     ) -> Tensor:
-        """What a loss on some cores contributes to the mean over all cores; 0 where there is no such loss."""
+        """What a loss on some cores contributes to the mean over all cores; 0 where there is no such loss. `extra` is
+        what it takes beside x: uniforms, or labels."""
         if loss is None:
             return torch.zeros(())
         value, metrics = loss.measure(x, extra)  # (cores,)
@@ -111,7 +113,7 @@ class Totals:
         return weight * share * value.sum() / self.cores
 
     def add(self, values: Metrics, share: float = 1.0) -> None:
-        """Adds what each core has, (cores,) each."""
+        """Adds losses or metrics, each with a value for each core, (cores,)."""
         for name, value in values.items():
             total = share * at_least_float32(value.detach()).sum()
             self.sums[name] = self.sums[name] + total if name in self.sums else total

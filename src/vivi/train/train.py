@@ -51,7 +51,8 @@ def train(
         console = console if world.rank == 0 else Console(quiet=True)
         world.together(lambda: _check(recipe, execution, world))
         world.on_rank_0(lambda: stack.enter_context(locked(out, "vivi train")))
-        opened = world.on_rank_0(lambda: open_data(recipe, paths))  # and keeps an index, which the others find
+        # Rank 0 opens it first: where it has to build the index, the others find it built.
+        opened = world.on_rank_0(lambda: open_data(recipe, paths))
         data = world.together(lambda: opened or open_data(recipe, paths))
         world.check_same(lambda: _claims(recipe, data))
         model, size = world.together(lambda: set_up(_resumable(recipe, out), data, execution, world))
@@ -89,7 +90,7 @@ def train(
 
 @contextmanager
 def _failures_explained() -> Iterator[None]:
-    """Of a disk that refuses, and of too little memory."""
+    """Turns a disk that cannot be written, and too little memory, into a UserError."""
     try:
         yield
     except StorageError as error:
@@ -120,8 +121,8 @@ def _check(recipe: Recipe, execution: Execution, world: World) -> None:
 
 
 def _claims(recipe: Recipe, data: TrainingData) -> Claims:
-    """What every process of a run must have alike. Each makes its part of every batch by itself: were their recipes
-    or data not the same, nothing would stop, and the encoder would be wrong."""
+    """What must be the same in every process of a run. Each makes its part of every batch by itself: with different
+    recipes or data they would go on all the same, and the encoder would be wrong."""
     versions = {name: version_of(name) for name in ("vivi", "torch", "timm")}
     flags = {f"--{name.replace('_', '-')}": value for name, value in flat(recipe).items()}
     prints = {name: fact for name, fact in data.facts().items() if name.endswith("fingerprint")}

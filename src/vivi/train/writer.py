@@ -23,7 +23,7 @@ from vivi.train.pictures import draw_curves, picture_of_images, picture_of_shots
 if TYPE_CHECKING:
     from vivi.train.loop import Trainer
 
-_SECONDS_BETWEEN_CURVES = 30  # a drawing takes one
+_SECONDS_BETWEEN_CURVES = 30  # drawing them takes a second
 
 
 def write_results(out: Path, trainer: Trainer, classes: tuple[str, ...], step: int, draw: bool = True) -> None:
@@ -54,17 +54,17 @@ class RunWriter:
         self._open = ExitStack()
         self._log = self._open.enter_context(MetricsLog(self.out, self.start or -1))
         self._progress = self._open.enter_context(ProgressLine("train", recipe.steps, self.console, self.start))
-        # What stands in the progress line, of all that is logged, and under which name.
+        # Which of the logged numbers the progress line shows, and under which names.
         losses = [loss for loss, _ in model.weighted_losses(recipe.loss)]
         self._shown = {"loss": "loss", **{loss.name: loss.label or loss.name for loss in losses}}
         self._shown |= {name: label for loss in losses for name, label in loss.metrics.items() if label}
         self._shown |= {"retrieval": "retrieval", "top1": "top-1"}
         self._latest: dict[str, float] = {}
-        self._pictures = set[str]() if self.start == 0 else {"augmented", "labelled"}  # that are written
+        self._pictures = set[str]() if self.start == 0 else {"augmented", "labelled"}  # already written
         self._drawn = -math.inf  # when the curves last were
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """A step is done; values, when there are some to log."""
+        """Shows that a step is done, and logs its values, if there are any."""
         if values:
             self._log.log(step, values)
         self._latest.update(values)

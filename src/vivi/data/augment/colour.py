@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vivi.data.augment import uniforms as at
+from vivi.data.augment import uniforms as slot
 from vivi.recipes import Augment
 
 
@@ -16,19 +16,19 @@ def distort(images: Tensor, uniforms: Tensor, settings: Augment) -> Tensor:
     slim's fast mode always has brightness first; then hue and contrast (slim's slow mode has four orders of all).
     """
     if settings.grey > 0 or settings.grey_frames > 0:
-        grey = (uniforms[:, at.GREY] < settings.grey) | (uniforms[:, at.GREY_FRAME] < settings.grey_frames)
+        grey = (uniforms[:, slot.GREY] < settings.grey) | (uniforms[:, slot.GREY_FRAME] < settings.grey_frames)
         weights = torch.tensor([0.2989, 0.587, 0.114], device=images.device).view(1, 3, 1, 1)  # TensorFlow's
         images = torch.where(grey[:, None, None, None], (weights * images).sum(1, keepdim=True), images)
-    shift = _about(0, settings.brightness, uniforms[:, at.BRIGHTNESS])
-    shift_first = uniforms[:, at.ORDER, None, None, None] < 0.5
+    shift = _about(0, settings.brightness, uniforms[:, slot.BRIGHTNESS])
+    shift_first = uniforms[:, slot.ORDER, None, None, None] < 0.5
     if settings.brightness > 0:
         images = images.add_(torch.where(shift_first, shift, 0))
     if settings.saturation > 0:
-        images = saturate(images, _about(1, settings.saturation, uniforms[:, at.SATURATION]))
+        images = saturate(images, _about(1, settings.saturation, uniforms[:, slot.SATURATION]))
     if settings.brightness > 0:
         images = images.add_(torch.where(shift_first, 0, shift))
     if settings.hue > 0:
-        images = turn_hue(images, _about(0, settings.hue, uniforms[:, at.HUE]))
+        images = turn_hue(images, _about(0, settings.hue, uniforms[:, slot.HUE]))
     return contrast_and_noise(images, uniforms, settings)
 
 
@@ -36,7 +36,7 @@ def contrast_and_noise(images: Tensor, uniforms: Tensor, settings: Augment) -> T
     """The last part of `distort`: contrast, which needs all pixels of an image, clipping and HSV noise."""
     if settings.contrast > 0:
         mean = images.mean(dim=(2, 3), keepdim=True)  # (n, 3, 1, 1)
-        factor = _about(1, settings.contrast, uniforms[:, at.CONTRAST])
+        factor = _about(1, settings.contrast, uniforms[:, slot.CONTRAST])
         images = mean + (images - mean) * factor
     images = images.clamp_(0, 1)
     return hsv_noise(images, uniforms) if settings.hsv else images
@@ -60,9 +60,9 @@ def hsv_noise(images: Tensor, uniforms: Tensor) -> Tensor:
         u, v, w = (2 * uniforms[:, part] - 1).view(-1, 3, 1, 1, 1).unbind(1)  # (n, 1, 1, 1) in [-1, 1)
         return (x ** (4**u) * 2 ** (0.5 * v) + 0.1 * w).clamp(0, 1)
 
-    turn = (0.2 * uniforms[:, at.HSV_HUE] - 0.1).view(-1, 1, 1, 1)
-    saturation = noisy(spread / value.clamp(min=1e-12), at.HSV_SATURATION)
-    value = noisy(value, at.HSV_VALUE)
+    turn = (0.2 * uniforms[:, slot.HSV_HUE] - 0.1).view(-1, 1, 1, 1)
+    saturation = noisy(spread / value.clamp(min=1e-12), slot.HSV_SATURATION)
+    value = noisy(value, slot.HSV_VALUE)
     return coloured(hue + 6 * turn, value * saturation, value)
 
 

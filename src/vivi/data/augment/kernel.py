@@ -20,7 +20,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivi.data.augment import uniforms as at
+from vivi.data.augment import uniforms as slot
 from vivi.data.packed import PackedImages, upload
 from vivi.recipes import Augment
 from vivi.runtime.errors import first_line
@@ -91,13 +91,13 @@ def colour_parameters(settings: Augment, uniforms: NDArray[np.float32]) -> NDArr
     """(n, 12): brightness added before and after saturation, its factor; turn of the hue, in sixths; of HSV noise the
     turn, and exponent, factor and shift of saturation and of value; whether the image is grey."""
     signed = 2 * uniforms - 1
-    shift, first = settings.brightness * signed[:, at.BRIGHTNESS], uniforms[:, at.ORDER] < 0.5
-    saturation, hue = 1 + settings.saturation * signed[:, at.SATURATION], 6 * settings.hue * signed[:, at.HUE]
-    columns = [np.where(first, shift, 0), np.where(first, 0, shift), saturation, hue, 0.6 * signed[:, at.HSV_HUE]]
-    for part in (at.HSV_SATURATION, at.HSV_VALUE):
+    shift, first = settings.brightness * signed[:, slot.BRIGHTNESS], uniforms[:, slot.ORDER] < 0.5
+    saturation, hue = 1 + settings.saturation * signed[:, slot.SATURATION], 6 * settings.hue * signed[:, slot.HUE]
+    columns = [np.where(first, shift, 0), np.where(first, 0, shift), saturation, hue, 0.6 * signed[:, slot.HSV_HUE]]
+    for part in (slot.HSV_SATURATION, slot.HSV_VALUE):
         u, v, w = signed[:, part].T
         columns += [4**u, 2 ** (0.5 * v), 0.1 * w]
-    columns.append((uniforms[:, at.GREY] < settings.grey) | (uniforms[:, at.GREY_FRAME] < settings.grey_frames))
+    columns.append((uniforms[:, slot.GREY] < settings.grey) | (uniforms[:, slot.GREY_FRAME] < settings.grey_frames))
     return np.stack(columns, axis=1).astype(np.float32)
 
 

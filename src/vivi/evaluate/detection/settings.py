@@ -17,21 +17,21 @@ class Detected:
     """Which encoder is evaluated, on which images."""
 
     encoder: str
-    """A run, an encoder.safetensors, timm:NAME (pretrained, or with --weights), untrained:NAME (a timm model or a
-    recipe), ms:FILE, mt-ssl:FILE or ti:FILE."""
+    """A run or its encoder.safetensors, timm:NAME (pretrained, or with --weights), ms:FILE, mt-ssl:FILE, ti:FILE, or
+    untrained:NAME (a timm model or a recipe)."""
     data: Path
     """A folder with images and COCO annotations: instances_train.json and instances_val.json, or as COCO 2017 or
     Roboflow have them."""
     out: Path = Path("results")
     """Folder for the results."""
     train: Path | None = None
-    """Annotations of the images to train on; none: found in DATA."""
+    """Annotations of the images to train on; default: found in DATA."""
     test: Path | None = None
-    """Annotations of the images to test on; none: found in DATA."""
+    """Annotations of the images to test on; default: found in DATA."""
     weights: Path | None = None
     """A file of weights for timm:NAME."""
     name: str = ""
-    """The encoder's name in results; none: that of its run or model."""
+    """The encoder's name in results; default: that of its run or model."""
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,27 @@ class Tuned:
     """How detectors are trained: the standard protocol of RetinaNet. All of it is written into the result."""
 
     schedule: Literal["standard", "short"] = "standard"
-    """standard: 90,000 steps, twelve epochs of COCO; short: 1,500, for sets of some hundred images."""
+    """standard: 90000 steps, twelve epochs of COCO; short: 1500 steps, for sets of some hundred images."""
     steps: int = 0
-    """Instead of the schedule's; the learning rate falls to a tenth after 2/3 and 8/9 of them; 0: the schedule's."""
+    """Steps to train; 0: as the schedule says. The learning rate falls to a tenth after 2/3 and 8/9 of them."""
     warmup: int = -1
-    """Steps in which the learning rate rises; -1: the schedule's, 1,000 or 100."""
+    """Steps in which the learning rate rises; -1: as the schedule says, 1000 or 100."""
     batch: int = 16
     """Images a step, over all processes."""
     lr: float = 0.01
-    """To begin with: it is halved, and training begins anew, until the loss decays."""
+    """Learning rate to begin with; where the loss does not fall, it is halved and training begins anew."""
     momentum: float = 0.9
-    """Of SGD."""
+    """Momentum of SGD."""
     weight_decay: float = 1e-4
-    """L2 on kernels only: no biases, no norms."""
+    """L2 penalty on kernels, not on biases or norms."""
     clip: float = -1.0
-    """Largest norm of the gradient, 0: any; -1: the schedule's, 0 or 10."""
+    """Clip the gradient to this norm; 0: never; -1: as the schedule says, 0 or 10."""
     norm: Norm = "synchronised"
-    """Batch norm of the encoder: statistics of the whole batch, over all processes; or frozen ones, its own. Encoders
-    with group norm have neither."""
+    """Batch norm of the encoder: with statistics of the batch, over all processes, or frozen at the encoder's own."""
     min_size: int = 800
-    """The short side of images."""
+    """The short side of images in pixels."""
     max_size: int = 1333
-    """The most that the long side may have; the short one is then shorter."""
+    """The longest that the long side may be; longer images are made smaller."""
     seeds: int = 3
     """How often it is trained and tested; the median counts."""
 
@@ -90,18 +89,18 @@ class Tuned:
 
 @dataclass(frozen=True)
 class DetectionExecution:
-    """How it is carried out: none of it changes the result but by rounding."""
+    """How it is carried out; the result changes by rounding at most."""
 
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU if there is one. torchrun starts a process for each of several."""
     threads: int = 0
     """Threads that read images; 0: one for each core."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the network's arithmetic; auto: bfloat16 on a GPU."""
+    """Precision of the network's arithmetic; auto: bfloat16 on a GPU."""
     micro_batch: int = 0
     """Images at once, for GPUs with less memory; 0: all of this process. Not with synchronised batch norm."""
     checkpoint_seconds: float = 120.0
-    """Between two checkpoints inside a run; finished runs are kept in any case."""
+    """Seconds between two checkpoints of a run; finished runs are kept in any case."""
 
     def check(self) -> None:
         check_ranges(self, {"threads": (0, 1024), "micro_batch": (0, 10**5), "checkpoint_seconds": (0, 10**9)})

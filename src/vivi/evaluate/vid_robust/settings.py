@@ -18,21 +18,20 @@ class Robustness:
     frames: Path | None = None
     """Folder of the frames: the one that the names in pmsets.json start from."""
     metadata: Path | None = None
-    """Folder with pmsets.json and labels.json; none: FRAMES, FRAMES/metadata, or beside FRAMES."""
+    """Folder with pmsets.json and labels.json; default: FRAMES, FRAMES/metadata, or beside FRAMES."""
     predictions: Path | None = None
-    """Instead of --encoder, a JSON file: for each frame its class, or a list of scores, one for each class of the set
-    or for each output of the classifier."""
+    """Instead of --encoder, a JSON file: for each frame its class, or a list of scores (of classes or outputs)."""
     class_map: Path | None = None
     """A JSON file that says which outputs of the classifier belong to a class: class to outputs, or output to class;
-    none: rev_class_idx_map.json or class_idx_map.json of the metadata, for classifiers of ImageNet's 1,000."""
+    default: rev_class_idx_map.json or class_idx_map.json of the metadata, for classifiers of ImageNet."""
     reduction: Reduction = "max"
-    """From the outputs that belong to a class to its score."""
+    """How the outputs that belong to a class become its score."""
     farthest: int = 0
-    """k: neighbours that are farther away do not count; 0: all of the set."""
+    """k: neighbours more frames away do not count; 0: all neighbours of the set do."""
     weights: Path | None = None
     """A file of weights for timm:NAME."""
     name: str = ""
-    """The classifier's name in results; none: that of its run, model or file."""
+    """The classifier's name in results; default: that of its run, model or file."""
     out: Path = Path("results")
     """Folder for the results."""
 
