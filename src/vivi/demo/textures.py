@@ -1,14 +1,14 @@
 """Palettes, textures and backgrounds of the synthetic world.
 
-A texture is first a field of tones that fixes its structure; a palette, drawn independently, then gives each tone a
-colour. So colour tells nothing about the kind of texture.
+A texture is first a field of tones that fixes its structure; a palette then gives each tone a colour. Several kinds
+of things, or of places, share their palettes, so that colour alone does not tell them apart.
 """
 
 from __future__ import annotations
 
 import colorsys
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,12 @@ Field = NDArray[np.float64]
 Colours = NDArray[np.float64]  # (colours, 3), 0 to 255
 
 PALETTES = 24  # in the whole world: few, so that different videos share their colours
+TYPICAL = 0.85  # how often things and places look as is typical of their kind
 
 
-def draw_palette(random: Random, kind: int | None = None) -> Colours:
-    """The colours of one of the palettes: a base hue, its relatives and contrasts. Things of a kind mostly have one
-    of three."""
-    number = int(random.integers(PALETTES))
-    if kind is not None and random.random() < 0.85:
-        number = (2 * kind + int(random.integers(2))) % PALETTES if kind < 100 else (3 * (kind - 100) + int(random.integers(3))) % PALETTES
+def draw_palette(random: Random, typical: Sequence[int] = ()) -> Colours:
+    """The colours of a palette, mostly of a typical one: a base hue, its relatives and contrasts."""
+    number = mostly(typical, PALETTES, random)
     own = np.random.default_rng([1905, number])
     colours = []
     for brightness in (0.35, 0.55, 0.75, 0.9, 1.0):
@@ -34,6 +32,13 @@ def draw_palette(random: Random, kind: int | None = None) -> Colours:
         colours.append(colorsys.hsv_to_rgb(hue % 1.0, own.uniform(0.3, 0.85), brightness))
     # Half of the palettes run from dark to light, half jump.
     return 255 * (own.permutation(colours) if number % 2 else np.array(colours))
+
+
+def mostly(typical: Sequence[int], count: int, random: Random) -> int:
+    """One of the typical numbers, where there are any; sometimes any number below `count`."""
+    if len(typical) and random.random() < TYPICAL:
+        return int(random.choice(typical))
+    return int(random.integers(count))
 
 
 def colourise(field: Field, colours: Colours) -> Image.Image:
@@ -53,8 +58,11 @@ def noise(shape: tuple[int, int], cell: tuple[float, float], random: Random, oct
     return total
 
 
-def object_texture(size: int, colours: Colours, random: Random, kind: int | None = None) -> Image.Image:
-    """A square of stripes, checks, dots, rings or marble in a few of the colours."""
+MATERIALS = ("stripes", "checks", "dots", "rings", "marble")
+
+
+def object_texture(material: int, size: int, colours: Colours, random: Random) -> Image.Image:
+    """A square of one of the MATERIALS in a few of the colours."""
     angle, period = random.uniform(0, math.pi), size / random.uniform(4, 11)
     y, x = np.mgrid[:size, :size] / period
     u, v = x * math.cos(angle) + y * math.sin(angle), y * math.cos(angle) - x * math.sin(angle)
@@ -65,11 +73,7 @@ def object_texture(size: int, colours: Colours, random: Random, kind: int | None
         lambda: np.sin(4 * np.hypot(u - 2, v - 2)),
         lambda: noise((size, size), (2 * period, 2 * period), random),
     ]
-    which = random.integers(len(fields))
-    if kind is not None and random.random() < 0.8:
-        which = kind % len(fields)
-    field = fields[which]()
-    return colourise(field, random.permutation(colours)[: random.integers(2, len(colours) + 1)])
+    return colourise(fields[material](), random.permutation(colours)[: random.integers(2, len(colours) + 1)])
 
 
 # --- backgrounds: fields of (height, width) pixels; `unit` is the size of a typical feature in pixels ---
@@ -145,6 +149,12 @@ def planks(shape: tuple[int, int], unit: float, random: Random) -> Field:
 
 
 BACKGROUNDS = {draw.__name__: draw for draw in (bokeh, bricks, clouds, grass, hills, mosaic, planks, waves)}
+
+
+def place_palette(family: str, random: Random) -> Colours:
+    """The colours of a place. Two families of backgrounds have the same typical ones."""
+    group = list(BACKGROUNDS).index(family) % 4
+    return draw_palette(random, range(6 * group, 6 * group + 6))
 
 
 def background(family: str, shape: tuple[int, int], unit: float, colours: Colours, random: Random) -> Image.Image:

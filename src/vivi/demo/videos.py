@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from vivi.demo.shapes import CLASSES
-from vivi.demo.textures import BACKGROUNDS, background, draw_palette
-from vivi.demo.world import Body, Random, Scene, among_litter, draw_angle, draw_light, draw_sprite, render
+from vivi.demo.textures import BACKGROUNDS, background, place_palette
+from vivi.demo.world import Body, Random, Scene, among_litter, draw_angle, draw_light, draw_thing, render
 
 # How often videos have cuts only, fades as well, or flashes, which are no boundaries.
 KINDS = {"cut": 0.7, "fade": 0.2, "flash": 0.1}
@@ -80,9 +80,9 @@ def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -
     near views take turns, so that a cut is a change of view whatever else is drawn."""
     short, frame = min(size), np.array(size) / min(size)
     classes = random.permutation(list(CLASSES))[: random.integers(1, 4)]
-    sprites = [draw_sprite(CLASSES[str(category)], short, random, list(CLASSES).index(category)) for category in classes]
-    place, unit = int(random.integers(len(BACKGROUNDS))), random.uniform(0.1, 0.2)
-    family, colours = list(BACKGROUNDS)[place], draw_palette(random, 100 + place)
+    sprites = [draw_thing(str(category), short, random) for category in classes]
+    family, unit = str(random.choice(list(BACKGROUNDS))), random.uniform(0.1, 0.2)
+    colours = place_palette(family, random)
     for k in range(shots):
         zoom = random.uniform(1.25, 1.6) if near == (k % 2 == 0) else random.uniform(0.85, 1.1)
         zooms = np.array([zoom, max(0.85, zoom + random.uniform(-0.1, 0.1))])
@@ -104,7 +104,7 @@ def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -
             background(family, canvas, short * unit * random.uniform(0.8, 1.25), colours, random),
             among_litter(bodies, room + view, short, random),
             (np.array([*start, zooms[0]]), np.array([*end, zooms[1]])),
-            draw_light(size, random),
+            (draw_light(random), draw_light(random)),
         )
 
 

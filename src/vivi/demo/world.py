@@ -6,15 +6,15 @@ random choice comes from the generator that is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageDraw
 
-from vivi.demo.shapes import ACCENT, DARK, LIGHT, LITTER, MAIN, SECOND, Part, Random, individual
-from vivi.demo.textures import draw_palette, object_texture
+from vivi.demo.shapes import ACCENT, CLASSES, DARK, LIGHT, LITTER, MAIN, SECOND, Part, Random, individual
+from vivi.demo.textures import MATERIALS, Colours, draw_palette, mostly, object_texture
 
 Vector = NDArray[np.float64]
 
@@ -31,23 +31,40 @@ class Body:
 @dataclass(frozen=True)
 class Scene:
     """All that is needed to draw a shot. Bodies are ordered from back to front; the camera moves from one view to
-    another: (x, y, zoom)."""
+    another, (x, y, zoom), while the light changes from one to another (draw_light)."""
 
     size: tuple[int, int]  # width and height of a frame
     background: Image.Image
     bodies: list[Body]
     camera: tuple[Vector, Vector]
-    light: Callable[[Image.Image, float], Image.Image]
+    light: tuple[Vector, Vector]
 
 
-def draw_sprite(parts: list[Part], size: int, random: Random, kind: int | None = None) -> Image.Image:
-    """An individual of the object with these parts in textures and colours of its own: RGBA, `size` pixels wide."""
-    colours = draw_palette(random, kind)
+def thing_palette(category: str, random: Random) -> Colours:
+    group = list(CLASSES).index(category) % 5
+    return draw_palette(random, range(4 * group, 4 * group + 4))
+
+
+def draw_thing(category: str, size: int, random: Random) -> Image.Image:
+    """An individual of a class, `size` pixels wide, mostly in colours and textures that are typical of the class. Two
+    classes share their colours, and two others their textures, so that neither alone tells the class."""
+    kind = list(CLASSES).index(category)
+    materials = [mostly([(kind // 2 + k) % len(MATERIALS)], len(MATERIALS), random) for k in range(2)]
+    return draw_sprite(CLASSES[category], thing_palette(category, random), materials, size, random)
+
+
+def draw_sprite(
+    parts: list[Part], colours: Colours, materials: Sequence[int], size: int, random: Random
+) -> Image.Image:
+    """An individual of the object with these parts, of two materials: RGBA, `size` pixels wide."""
     large = 2 * size  # drawn at twice the size for smooth edges
     by_tone = colours[np.argsort(colours.sum(1))]
     plain = {ACCENT: random.choice(colours), DARK: by_tone[0] / 3, LIGHT: by_tone[-1]}
     fills = {fill: tuple(colour.astype(int).tolist()) for fill, colour in plain.items()}
-    textures = {fill: object_texture(large, colours, random, None if kind is None else kind + (fill == SECOND)) for fill in (MAIN, SECOND)}
+    textures = {
+        fill: object_texture(material, large, colours, random)
+        for fill, material in zip((MAIN, SECOND), materials, strict=True)
+    }
     outline = fills[LIGHT if random.random() < 1 / 3 else DARK]
     sprite = Image.new("RGBA", (large, large), (*outline, 0))
     for fill, points in individual(parts, random):
@@ -67,7 +84,10 @@ def draw_angle(random: Random) -> float:
 
 def among_litter(bodies: list[Body], reach: Vector, short: int, random: Random) -> list[Body]:
     """The bodies with litter strewn behind and before them, up to `reach` from the middle."""
-    kinds = [draw_sprite(LITTER[random.integers(len(LITTER))], max(16, short // 6), random) for _ in range(2)]
+    kinds = []
+    for _ in range(2):
+        parts, materials = LITTER[random.integers(len(LITTER))], random.integers(len(MATERIALS), size=2)
+        kinds.append(draw_sprite(parts, draw_palette(random), materials, max(16, short // 6), random))
     litter = []
     for k in range(random.integers(10)):
         pose = np.array([*random.uniform(-reach, reach), random.uniform(0.03, 0.09), random.uniform(0, 360)])
@@ -76,38 +96,36 @@ def among_litter(bodies: list[Body], reach: Vector, short: int, random: Random) 
     return [*litter[:behind], *bodies, *litter[behind:]]
 
 
-def draw_light(size: tuple[int, int], random: Random) -> Callable[[Image.Image, float], Image.Image]:
-    """What light does to the frames of a scene, which changes while they pass. Its cast is so strong that colour does
-    not give the theme away."""
-    ends = np.stack([_draw_light(random) for _ in range(2)])
-
-    def shine(frame: Image.Image, share: float) -> Image.Image:
-        gains, (gamma, saturation), corners = np.split(ends[0] + share * (ends[1] - ends[0]), [3, 5])
-        grey = np.tile([0.3, 0.59, 0.11], (3, 1))
-        colours = gains[:, None] * (saturation * np.eye(3) + (1 - saturation) * grey)
-        matrix = tuple(np.column_stack([colours, np.zeros(3)]).ravel().tolist())
-        curve = [round(255 * (tone / 255) ** gamma) for tone in range(256)] * 3
-        shade = Image.fromarray(corners.reshape(2, 2).astype(np.uint8)).resize(size, Image.Resampling.BICUBIC)
-        return ImageChops.multiply(frame, shade.convert("RGB")).convert("RGB", matrix).point(curve)
-
-    return shine
-
-
-def _draw_light(random: Random) -> Vector:
+def draw_light(random: Random) -> Vector:
+    """A light: gains of red, green and blue, gamma, saturation, and the brightness of the four corners."""
     gains = random.uniform(0.85, 1.2) * random.uniform(0.85, 1.15, 3)
     return np.array([*gains, random.uniform(0.8, 1.2), random.uniform(0.6, 1.2), *random.uniform(180, 255, 4)])
+
+
+def shine(light: Vector, frame: Image.Image) -> Image.Image:
+    """The frame in this light."""
+    gains, (gamma, saturation), corners = np.split(light, [3, 5])
+    grey = np.tile([0.3, 0.59, 0.11], (3, 1))
+    colours = gains[:, None] * (saturation * np.eye(3) + (1 - saturation) * grey)
+    matrix = tuple(np.column_stack([colours, np.zeros(3)]).ravel().tolist())
+    curve = [round(255 * (tone / 255) ** gamma) for tone in range(256)] * 3
+    shade = Image.fromarray(corners.reshape(2, 2).astype(np.uint8)).resize(frame.size, Image.Resampling.BICUBIC)
+    return ImageChops.multiply(frame, shade.convert("RGB")).convert("RGB", matrix).point(curve)
+
+
+def between(start: Vector, end: Vector, share: float) -> Vector:
+    return start + share * (end - start)
 
 
 def render(scene: Scene, share: float = 0.0) -> Image.Image:
     """The frame of a scene when this share of the shot is over."""
     size, short = np.array(scene.size), min(scene.size)
-    start, end = scene.camera
-    *place, zoom = start + share * (end - start)
+    *place, zoom = between(*scene.camera, share)
     seen = size / zoom
     corner = (np.array(scene.background.size) - seen) / 2 + short * np.array(place)
     frame = scene.background.resize(scene.size, Image.Resampling.BILINEAR, box=(*corner, *(corner + seen)))
     for body in scene.bodies:
-        x, y, half, angle = body.start + share * (body.end - body.start)
+        x, y, half, angle = between(body.start, body.end, share)
         side = max(2, round(2 * half * zoom * short))
         sprite = body.sprite.resize((side, side), Image.Resampling.BILINEAR)
         sprite = sprite.rotate(-angle, Image.Resampling.BILINEAR, expand=True)
@@ -117,4 +135,4 @@ def render(scene: Scene, share: float = 0.0) -> Image.Image:
         shadow = sprite.getchannel("A").point(lambda alpha: alpha * 0.35)
         frame.paste((15, 12, 20), (left + offset, top + offset), shadow)
         frame.paste(sprite, (left, top), sprite)
-    return scene.light(frame, share)
+    return shine(between(*scene.light, share), frame)
