@@ -68,7 +68,9 @@ def train_in_two(pairs: Sequence[tuple[list[str], list[str]]]) -> list[tuple[Out
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
     running = []
     for rank in range(2):
-        work = json.dumps([(port, [*pair[rank][3:], "--device", "cpu"]) for port, pair in zip(ports, pairs, strict=True)])
+        work = json.dumps(
+            [(port, [*pair[rank][3:], "--device", "cpu"]) for port, pair in zip(ports, pairs, strict=True)]
+        )
         environment = {**os.environ, **world, "RANK": str(rank)}
         words = [sys.executable, "-c", _PROCESS_OF_TWO, work]
         running.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))

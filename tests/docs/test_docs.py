@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from runs import OFTEN, command
+
+from vivi.recipes import RECIPES
+from vivi.train.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("studies/**/*.md")])
@@ -49,6 +54,24 @@ def test_the_code_of_the_python_page_runs(tmp_path: Path, corpus: Path, whole: P
     done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "my-run" / "encoder.safetensors").exists()
+
+
+def test_the_loss_of_the_page_on_extending_is_trained_once_it_is_pasted(tmp_path: Path, corpus: Path) -> None:
+    package = tmp_path / "src" / "vivi"
+    shutil.copytree(ROOT / "src" / "vivi", package, ignore=shutil.ignore_patterns("__pycache__"))
+    blocks = re.findall(r"```python\n# (src/\S+)\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.DOTALL)
+    assert [path for path, _ in blocks] == ["src/vivi/losses/fisher.py", "src/vivi/recipes/losses.py"]
+    for path, code in (*blocks, ("src/vivi/losses/__init__.py", "from vivi.losses.fisher import Fisher\n")):
+        with open(tmp_path / path, "a") as file:
+            file.write(code)
+    words = command(corpus, tmp_path / "run", "--loss.frame", "fisher", "--loss.frame.dimension", 8, "--steps", 1)
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run([*words, *OFTEN], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    logged = read_metrics(tmp_path / "run")[-1]
+    λ = RECIPES["vivi-ex4-tiny"].loss.video_weight
+    # The monitor measures in this step as well: none of its numbers may have the name of a loss.
+    assert logged["loss"] == pytest.approx(logged["fisher"] + λ * logged["infonce"]) and logged["shot_std"] > 0
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

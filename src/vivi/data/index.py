@@ -23,7 +23,8 @@ from vivi.runtime.storage import StorageError
 
 @dataclass(frozen=True)
 class Index:
-    """The frames of a corpus, by video and shot: n videos in the order of their names, m shots in that of videos."""
+    """The frames of a corpus, by video and shot: n videos in the order of their names, m shots in that of videos. The
+    arrays are views of the tables that prepare/index.py builds and maps, or sums of their columns."""
 
     names: pa.LargeStringArray  # (n,)
     shard: NDArray[np.int32]  # (n,)

@@ -10,10 +10,11 @@ import os
 import platform
 import re
 import statistics
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -210,6 +211,7 @@ class DetectionResult(Measured):
 # --- files ---
 
 AnyResult = Result | RobustResult | DetectionResult
+Kind = TypeVar("Kind", RobustResult, DetectionResult)
 
 
 def versions() -> dict[str, str]:
@@ -230,6 +232,32 @@ def write_result(folder: Path, result: AnyResult) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps({"format": FORMAT, **asdict(result)}, indent=1).encode() + b"\n")
     return path
+
+
+def write_with_picture(folder: Path, result: Kind, picture: bytes) -> Kind:
+    """Writes a result and a PNG beside it; returns the result, which names the PNG. Without a picture, that of an
+    earlier result is removed."""
+    path = (folder / result.file_name).with_suffix(".png")
+    result = replace(result, picture=path.name if picture else "")
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if picture:
+        write_atomically(path, picture)
+    write_result(folder, result)
+    if not picture:
+        with storage(path):
+            path.unlink(missing_ok=True)
+    return result
+
+
+def check_replaces(folder: Path, result: Kind, difference: Callable[[Kind], str]) -> None:
+    """Raises where this result would replace one that was measured otherwise, which must not be lost. `difference`
+    says of an earlier result what was different, or nothing."""
+    for earlier in read_all(folder)[0] if folder.is_dir() else ():
+        if isinstance(earlier, type(result)) and earlier.file_name == result.file_name and difference(earlier):
+            raise UserError(
+                f"{folder} has a result of {earlier.encoder} {difference(earlier)}: give --name or another --out"
+            )
 
 
 def read_results(folder: Path) -> tuple[list[Result], list[str]]:

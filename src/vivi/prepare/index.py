@@ -46,7 +46,7 @@ _SECONDS_KEPT = 7 * 24 * 3600
 
 @dataclass(frozen=True)
 class IndexTables:
-    """The two tables of an index, and its metadata."""
+    """The two tables of an index as they lie on disk, and its metadata. Training makes a data.index.Index of them."""
 
     videos: pa.RecordBatch
     shots: pa.RecordBatch

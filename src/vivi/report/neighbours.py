@@ -72,23 +72,14 @@ def _frames(corpus: Path) -> tuple[list[Tensor], Tensor, Tensor, str]:
     """Frames (uint8), the numbers of their videos and shots, and whether the videos are held out."""
     import torch
 
-    from vivi.data.decode import decode_frame
-    from vivi.data.index import open_index, read_frames
-    from vivi.train.monitor import choose_shots
+    from vivi.data.index import open_index
+    from vivi.train.monitor import middle_frames
 
-    index = open_index(Corpus(corpus))
-    chosen, note = choose_shots(index.first_shot, index.test, VIDEOS)
-    images, places = [], []
-    for video, shot in chosen:
-        [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
-        try:
-            images.append(torch.from_numpy(decode_frame(jpeg)).permute(2, 0, 1))
-        except ValueError:
-            continue  # a damaged frame is left out
-        places.append((video, shot))
-    videos, shots = torch.tensor(places, dtype=torch.int64).view(-1, 2).unbind(1)
+    frames, note = middle_frames(open_index(Corpus(corpus)), VIDEOS)
+    videos, shots = torch.tensor([*frames], dtype=torch.long).view(-1, 2).unbind(1)
     if len(set(videos.tolist())) < 2 or len(set(shots.tolist())) <= len(set(videos.tolist())):
         raise UserError(f"{corpus} has too few videos with two shots to look for neighbours; remove --encoders")
+    images = [torch.from_numpy(frame).permute(2, 0, 1) for frame in frames.values()]
     return images, videos, shots, "training and held-out" if note else "held-out"
 
 

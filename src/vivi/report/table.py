@@ -25,18 +25,18 @@ Value = str | int | float | None
 
 @dataclass(frozen=True)
 class Cell:
-    """A value. What stands below it (`small`), `hint` (a tooltip), `kind` (CSS classes) and `badge` are for the
-    page."""
+    """A value, and how it is shown. The CSV has `value`; the page and the other files have `text`, where it is given.
+    `small`, `hint`, `kind`, `badge` and `about` are for the page alone."""
 
     value: Value = None
-    text: str | None = None  # in its place, but in the CSV
-    in_files: str | None = None  # in its place, in Markdown and LaTeX
-    spread: str = ""
-    rivals: object = None  # the highest number of the cells of a column in which this is equal, and not None, is bold
-    bold: bool = False
-    small: str = ""
-    hint: str = ""
-    kind: str = ""
+    text: str | None = None
+    in_files: str | None = None  # in place of `text`, in Markdown and LaTeX
+    spread: str = ""  # shown behind ±
+    rivals: object = None  # of a column's cells with the same rivals the highest is bold; None: it does not compete
+    bold: bool = False  # set by Table.view
+    small: str = ""  # below it
+    hint: str = ""  # a tooltip
+    kind: str = ""  # CSS classes
     badge: bool = False
     about: object = None  # what the template makes a tooltip of
 
@@ -54,14 +54,14 @@ Cells = dict[str, Cell | Value]
 
 @dataclass(frozen=True)
 class Column:
-    """What stands above the cells, and what does on the page, if it is something else; where nothing does, the column
-    is left out. `small`, `hint` and `group` (a colour) are for the page."""
+    """A column's title in the files, and on the page, if that is another; where it is empty, the column is left out.
+    `small`, `hint` and `group` are for the page alone."""
 
     title: str
     on_page: str | None = None
-    small: str = ""
-    hint: str = ""
-    group: str = ""
+    small: str = ""  # below the title
+    hint: str = ""  # a tooltip
+    group: str = ""  # of tasks: its colour
 
     @property
     def heading(self) -> str:
@@ -75,7 +75,7 @@ class Table:
     name: str
     title: str
     note: str
-    columns: Mapping[str, Column | str]  # that are shown, or only their titles; the first has the rows' names
+    columns: Mapping[str, Column | str]  # what is shown of the rows, in this order; the first has the rows' names
     rows: Sequence[Cells]  # ours, then those that have the paper as their source
     records: Sequence[Cells] = ()  # of the CSV, where they are not the rows
     kind: str = "means"  # CSS class

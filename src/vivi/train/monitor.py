@@ -84,7 +84,7 @@ def retrieval(features: Tensor, videos: Tensor, shots: Tensor) -> tuple[float, f
 
 
 def choose_shots(
-    first_shot: NDArray[np.int64], test: NDArray[np.bool_], videos: int = 128, shots_per_video: int = 4
+    first_shot: NDArray[np.int64], test: NDArray[np.bool_], videos: int, shots_per_video: int = 4
 ) -> tuple[list[tuple[int, int]], str]:
     """Chooses up to `videos` held-out videos of two shots or more, evenly over the index, and shots evenly in each:
     the positions of both in the index, and what is unusual about them, or nothing.
@@ -120,14 +120,20 @@ class Watched:
     note: str = ""
 
 
-def held_out_frames(index: Index, size: int) -> Watched:
-    """The middle frame of each chosen shot: its middle square, resized."""
-    chosen, note = choose_shots(index.first_shot, index.test)
+def middle_frames(index: Index, videos: int = 128) -> tuple[dict[tuple[int, int], Image], str]:
+    """The middle frame of each shot that `choose_shots` chooses, by the positions of video and shot, and its note."""
+    chosen, note = choose_shots(index.first_shot, index.test, videos)
     images: dict[tuple[int, int], Image] = {}
     for video, shot in chosen:
         [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
         with suppress(ValueError):  # a damaged frame is left out
             images[video, shot] = decode_frame(jpeg)
+    return images, note
+
+
+def held_out_frames(index: Index, size: int) -> Watched:
+    """The middle frames of shots of held-out videos: their middle squares, resized."""
+    images, note = middle_frames(index)
     videos, shots = torch.tensor([*images], dtype=torch.long).view(-1, 2).unbind(1)
     return Watched(middle_squares([*images.values()], size), videos, shots, note)
 

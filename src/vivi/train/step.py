@@ -72,8 +72,8 @@ def compute_gradients(
 def video_loss_across_cores(
     model: Vivi, shots: Sequence[Tensor], videos: Sequence[MicroBatch], recipe: Recipe, world: World, totals: Totals
 ) -> list[Tensor]:
-    """λ L_V on the shots of all cores, from their embeddings in each micro-batch, (cores, videos, K, d): adds the
-    gradient of g, and returns that of each micro-batch's shots.
+    """Computes λ L_V once, on the shots of all cores. `shots` are their embeddings e in each micro-batch of this
+    process, (cores, videos, K, d). Gives g its gradient, and returns ∂λL_V/∂e of each micro-batch.
 
     Every process computes the whole of it on the gathered shots, so g's gradient counts 1 / world.size in each.
     """
@@ -104,8 +104,8 @@ class Totals:
     def term(
         self, loss: Loss | None, x: Tensor, extra: Tensor | None, weight: float = 1.0, share: float = 1.0
     ) -> Tensor:
-        """What a loss on some cores contributes to the mean over all cores; 0 where there is no such loss. `extra` is
-        what it takes beside x: uniforms, or labels."""
+        """Computes a loss on some cores, and what it contributes to the mean over all cores; 0 where there is no such
+        loss. `extra` is what it takes beside x: uniforms, or labels."""
         if loss is None:
             return torch.zeros(())
         value, metrics = loss.measure(x, extra)  # (cores,)

@@ -215,9 +215,9 @@ def test_processes_that_cannot_share_a_batch_are_refused() -> None:
 
 def test_other_settings_or_images_never_replace_a_result(data: Path, undisturbed: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in undisturbed.glob("*.json")}
-    assert "that differs in batch: give another --name or --out" in refusal(data, undisturbed, "--batch", 3)
+    assert "that differs in batch: give --name or another --out" in refusal(data, undisturbed, "--batch", 3)
     other = write_detection_set(tmp_path / "boxes", train=5)
-    assert "on boxes that differs in images: give another --name or --out" in refusal(other, undisturbed)
+    assert "on boxes that differs in images: give --name or another --out" in refusal(other, undisturbed)
     assert {path: path.read_bytes() for path in undisturbed.glob("*.json")} == before
 
 

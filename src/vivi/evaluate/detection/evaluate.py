@@ -28,7 +28,15 @@ from vivi.evaluate.detection.sets import open_sets
 from vivi.evaluate.detection.settings import Detected, DetectionExecution, Tuned
 from vivi.evaluate.detection.train import Job, train_detector
 from vivi.evaluate.encoders import Model, load_model
-from vivi.evaluate.results import DetectionResult, DetectorRun, plain, read_all, read_run, versions, write_result
+from vivi.evaluate.results import (
+    DetectionResult,
+    DetectorRun,
+    check_replaces,
+    plain,
+    read_run,
+    versions,
+    write_with_picture,
+)
 from vivi.evaluate.subject import check_name
 from vivi.runtime.distributed import World, join_world, only_rank_0_explains
 from vivi.runtime.errors import UserError, require
@@ -83,17 +91,14 @@ class _Evaluation:
                 data_checksum=hashlib.sha256("".join(data.fingerprint() for data in sets).encode()).hexdigest(),
                 versions=versions(),
             )
-            self._keep_other_results()
+            check_replaces(self.out, self.result, self._difference)
             self._build()  # says so before any work where this encoder has no maps to detect on
 
-    def _keep_other_results(self) -> None:
-        """A result of other settings or images is not to be lost."""
-        for other in read_all(self.out)[0] if self.out.is_dir() else ():
-            if isinstance(other, DetectionResult) and other.file_name == self.result.file_name:
-                before, now = ({"images": one.data_checksum, **one.settings} for one in (other, self.result))
-                changed = ", ".join(name for name in now if before.get(name) != now[name])
-                has = f"{self.out} has a result of {other.encoder} on {other.set} that differs in {changed}"
-                require(not changed, f"{has}: give another --name or --out")
+    def _difference(self, earlier: DetectionResult) -> str:
+        """What is different about an earlier result: settings, or the images."""
+        before, now = ({"images": one.data_checksum, **one.settings} for one in (earlier, self.result))
+        changed = ", ".join(name for name in now if before.get(name) != now[name])
+        return f"on {earlier.set} that differs in {changed}" if changed else ""
 
     def run(self) -> DetectionResult:
         began, steps = time.monotonic(), self.tuned.seeds * self.tuned.steps
@@ -112,10 +117,7 @@ class _Evaluation:
             if self.world.rank == 0:
                 middle = sorted(runs, key=lambda run: run.precision.ap)[(len(runs) - 1) // 2]
                 picture = self._folder(middle.seed) / "detections.png"
-                if picture.exists():
-                    result = replace(result, picture=Path(result.file_name).with_suffix(".png").name)
-                    write_atomically(self.out / result.picture, picture.read_bytes())
-                write_result(self.out, result)
+                result = write_with_picture(self.out, result, picture.read_bytes() if picture.exists() else b"")
         of = f"median of {len(runs)} runs" if len(runs) > 1 else "one run"
         said = f"{result.encoder}: {in_words(result.median)} on {result.set} ({of})"
         self.console.print(said, soft_wrap=True)

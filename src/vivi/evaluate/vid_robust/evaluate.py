@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from rich.console import Console
 from vivi.evaluate.classifiers import open_classifier
 from vivi.evaluate.encoders import checksum
 from vivi.evaluate.metadata import counted, named, read_hashed_json
-from vivi.evaluate.results import RobustResult, read_all, versions, write_result
+from vivi.evaluate.results import RobustResult, check_replaces, versions, write_with_picture
 from vivi.evaluate.subject import check_name
 from vivi.evaluate.vid_robust.predictions import Predictions, predict, predictions_of
 from vivi.evaluate.vid_robust.scores import Interval, curve
@@ -23,7 +22,7 @@ from vivi.evaluate.vid_robust.settings import Robustness
 from vivi.evaluate.vid_robust.sheet import draw_worst, worst
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.errors import UserError, require
-from vivi.runtime.storage import StorageError, storage, write_atomically
+from vivi.runtime.storage import StorageError
 
 
 def evaluate_robustness(subject: Robustness, console: Console, device: str = "auto") -> RobustResult:
@@ -63,7 +62,7 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
         class_map_checksum=class_map_checksum,
         versions=versions(),
     )
-    _keep_other_results(subject.out, result)
+    check_replaces(subject.out, result, partial(_difference, result))
     check_name(result.encoder, result.encoder_checksum, subject.out)
     said, reduced, notes = answer()
     missing = sorted({*frames} - {*(rows if subject.predictions is not None else there)})
@@ -77,10 +76,13 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
         curve=curve(robust.anchors, right, k),
         reduction=subject.reduction if reduced else None,
         notes=(*robust.notes, *notes),
-        picture=Path(result.file_name).with_suffix(".png").name if mistakes else "",
         seconds=round(time.monotonic() - began, 2),
     )
-    _write(subject.out, result, draw_worst(mistakes, robust, said, root) if mistakes else b"")
+    picture = draw_worst(mistakes, robust, said, root) if mistakes else b""
+    try:
+        result = write_with_picture(subject.out, result, picture)
+    except StorageError as error:
+        raise UserError(f"results cannot be written: {error}") from None
     for note in result.notes:
         console.print(note, style="yellow", soft_wrap=True)
     for line in in_lines(result):
@@ -88,35 +90,15 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
     return result
 
 
-def _keep_other_results(out: Path, result: RobustResult) -> None:
-    """A result on another set, by another classifier of the same name, or by other means is not to be lost."""
-    for other in read_all(out)[0] if out.is_dir() else ():
-        if not isinstance(other, RobustResult) or other.file_name != result.file_name:
-            continue
-        how = ""
-        if other.data_checksum != result.data_checksum:
-            how = f"on another set called {result.set}, or --farthest"
-        elif other.classifier_checksum not in ("", result.classifier_checksum):
-            how = "by another classifier of that name"
-        elif other.class_map_checksum != result.class_map_checksum:
-            how = "with another --class-map"
-        elif other.reduction not in (None, result.reduction):
-            how = f"with --reduction {other.reduction}"
-        require(not how, f"{out} has a result of {other.encoder} {how}: give --name or another --out")
-
-
-def _write(out: Path, result: RobustResult, sheet: bytes) -> None:
-    """Writes the contact sheet, where there is one, and the result that names it."""
-    try:
-        with storage(out):
-            out.mkdir(parents=True, exist_ok=True)
-        if sheet:
-            write_atomically(out / result.picture, sheet)
-        write_result(out, result)
-    except StorageError as error:
-        raise UserError(f"results cannot be written: {error}") from None
-    if not sheet:  # of a result that was replaced
-        (out / result.file_name).with_suffix(".png").unlink(missing_ok=True)
+def _difference(result: RobustResult, earlier: RobustResult) -> str:
+    """What is different about an earlier result: the set, the classifier, or the means."""
+    if earlier.data_checksum != result.data_checksum:
+        return f"on another set called {result.set}, or --farthest"
+    if earlier.classifier_checksum not in ("", result.classifier_checksum):
+        return "by another classifier of that name"
+    if earlier.class_map_checksum != result.class_map_checksum:
+        return "with another --class-map"
+    return "" if earlier.reduction in (None, result.reduction) else f"with --reduction {earlier.reduction}"
 
 
 def in_lines(result: RobustResult) -> list[str]:
