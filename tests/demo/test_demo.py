@@ -23,7 +23,7 @@ def test_the_demo_ends_with_a_page_of_all_it_made(tmp_path: Path) -> None:
     said = console.file.getvalue()
     assert "a held-out frame finds another shot of its video" in said and "open " in said
     results, problems = read_results(tmp_path / "results")
-    assert not problems and len(results) == 2 * 5 * 4
+    assert not problems and len(results) == 2 * 4 * 4
     assert {result.encoder for result in results} == {"untrained", *TRAINED}
     page = (tmp_path / "page" / "index.html").read_text()
     for part in ("Linear probe", "kNN probe", "curves.png", "Film strips", "Nearest neighbours"):

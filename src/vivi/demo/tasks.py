@@ -13,18 +13,8 @@ import numpy as np
 from PIL import Image
 
 from vivi.demo.shapes import CLASSES
-from vivi.demo.textures import BACKGROUNDS, MATERIALS, background, object_texture, place_palette
-from vivi.demo.world import (
-    Body,
-    Random,
-    Scene,
-    among_litter,
-    draw_angle,
-    draw_light,
-    draw_thing,
-    render,
-    thing_palette,
-)
+from vivi.demo.textures import BACKGROUNDS, MATERIALS, background, draw_palette, object_texture
+from vivi.demo.world import Body, Random, Scene, draw_angle, draw_light, draw_thing, render
 from vivi.runtime.storage import write_atomically
 
 # What the tasks ask: how many things there are, what a thing is made of, where it is, what it is.
@@ -50,35 +40,26 @@ def task_labels(task: str, split: str, images: int, seed: int) -> list[int]:
 
 def draw_task_image(task: str, label: int, size: int, random: Random) -> Image.Image:
     """An image of which `label` is the true answer."""
-    canvas, bodies = round(1.05 * size), list[Body]()
-    if task == "material":  # a thing so near that nothing else is seen
-        behind = object_texture(label, canvas, thing_palette(draw_class(random), random), random)
+    canvas, colours, light = round(1.05 * size), draw_palette(random), draw_light(random)
+    place = label if task == "place" else int(random.integers(len(BACKGROUNDS)))
+    bodies: list[Body] = []
+    if task == "material":  # of a thing so near that nothing else is seen
+        behind = object_texture(label, canvas, colours, random)
     else:
-        family = list(BACKGROUNDS)[label] if task == "place" else str(random.choice(list(BACKGROUNDS)))
-        unit = size * random.uniform(0.08, 0.24)
-        behind = background(family, (canvas, canvas), unit, place_palette(family, random), random)
-        if task == "thing":
-            bodies.append(place_thing([], (0.38, 0.52), size, random, list(CLASSES)[label]))
-        sizes = (0.11, 0.2) if task == "count" else (0.14, 0.26)
-        for _ in range({"count": label + 1, "place": int(random.integers(1, 4))}.get(task, 0)):
-            bodies.append(place_thing(bodies, sizes, size, random, draw_class(random)))
-    scene = Scene(
-        (size, size),
-        behind,
-        among_litter(bodies, np.array([0.5, 0.5]), size, random),
-        (np.array([0.0, 0.0, 1.0]),) * 2,
-        (draw_light(random),) * 2,
-    )
-    return render(scene)
+        behind = background(place, (canvas, canvas), size * random.uniform(0.08, 0.24), colours, random)
+        things, least, most = {
+            "count": (label + 1, 0.11, 0.2),
+            "place": (int(random.integers(1, 4)), 0.14, 0.26),
+            "thing": (1, 0.38, 0.52),
+        }[task]
+        for _ in range(things):
+            category = label if task == "thing" else int(random.integers(len(CLASSES)))
+            bodies.append(place_thing(category, random.uniform(least, most), bodies, size, random))
+    return render(Scene((size, size), behind, bodies, (np.array([0.0, 0.0, 1.0]),) * 2, (light, light)))
 
 
-def draw_class(random: Random) -> str:
-    return str(random.choice(list(CLASSES)))
-
-
-def place_thing(others: list[Body], sizes: tuple[float, float], size: int, random: Random, category: str) -> Body:
+def place_thing(category: int, half: float, others: list[Body], size: int, random: Random) -> Body:
     """A thing that is seen whole or nearly so, and overlaps the others a little at most."""
-    half = random.uniform(*sizes)
     spots = random.uniform(-0.5 + half * 0.75, 0.5 - half * 0.75, (24, 2))
     # Free space around each spot; take the first that is free enough, or the best there is.
     free = np.ones(len(spots))

@@ -1,14 +1,14 @@
 """Palettes, textures and backgrounds of the synthetic world.
 
-A texture is first a field of tones that fixes its structure; a palette then gives each tone a colour. Several kinds
-of things, or of places, share their palettes, so that colour alone does not tell them apart.
+A texture is first a field of tones that fixes its structure; a palette, drawn independently, then gives each tone a
+colour. So colour tells nothing about the kind of texture.
 """
 
 from __future__ import annotations
 
 import colorsys
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,11 @@ Field = NDArray[np.float64]
 Colours = NDArray[np.float64]  # (colours, 3), 0 to 255
 
 PALETTES = 24  # in the whole world: few, so that different videos share their colours
-TYPICAL = 0.85  # how often things and places look as is typical of their kind
 
 
-def draw_palette(random: Random, typical: Sequence[int] = ()) -> Colours:
-    """The colours of a palette, mostly of a typical one: a base hue, its relatives and contrasts."""
-    number = mostly(typical, PALETTES, random)
+def draw_palette(random: Random) -> Colours:
+    """The colours of one of the palettes: a base hue, its relatives and contrasts."""
+    number = int(random.integers(PALETTES))
     own = np.random.default_rng([1905, number])
     colours = []
     for brightness in (0.35, 0.55, 0.75, 0.9, 1.0):
@@ -32,13 +31,6 @@ def draw_palette(random: Random, typical: Sequence[int] = ()) -> Colours:
         colours.append(colorsys.hsv_to_rgb(hue % 1.0, own.uniform(0.3, 0.85), brightness))
     # Half of the palettes run from dark to light, half jump.
     return 255 * (own.permutation(colours) if number % 2 else np.array(colours))
-
-
-def mostly(typical: Sequence[int], count: int, random: Random) -> int:
-    """One of the typical numbers, where there are any; sometimes any number below `count`."""
-    if len(typical) and random.random() < TYPICAL:
-        return int(random.choice(typical))
-    return int(random.integers(count))
 
 
 def colourise(field: Field, colours: Colours) -> Image.Image:
@@ -151,13 +143,7 @@ def planks(shape: tuple[int, int], unit: float, random: Random) -> Field:
 BACKGROUNDS = {draw.__name__: draw for draw in (bokeh, bricks, clouds, grass, hills, mosaic, planks, waves)}
 
 
-def place_palette(family: str, random: Random) -> Colours:
-    """The colours of a place. Two families of backgrounds have the same typical ones."""
-    group = list(BACKGROUNDS).index(family) % 4
-    return draw_palette(random, range(6 * group, 6 * group + 6))
-
-
-def background(family: str, shape: tuple[int, int], unit: float, colours: Colours, random: Random) -> Image.Image:
-    """A picture of one family of backgrounds, its colours drawn to their mean: it stays behind the objects."""
-    calm = random.uniform(0.15, 0.6)
-    return colourise(BACKGROUNDS[family](shape, unit, random), (1 - calm) * colours + calm * colours.mean(0))
+def background(place: int, shape: tuple[int, int], unit: float, colours: Colours, random: Random) -> Image.Image:
+    """A picture of one of the BACKGROUNDS, its colours drawn to their mean: it stays behind the things."""
+    calm, field = random.uniform(0.15, 0.6), list(BACKGROUNDS.values())[place](shape, unit, random)
+    return colourise(field, (1 - calm) * colours + calm * colours.mean(0))

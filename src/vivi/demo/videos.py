@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from vivi.demo.shapes import CLASSES
-from vivi.demo.textures import BACKGROUNDS, background, place_palette
-from vivi.demo.world import Body, Random, Scene, among_litter, draw_angle, draw_light, draw_thing, render
+from vivi.demo.textures import BACKGROUNDS, background, draw_palette
+from vivi.demo.world import Body, Random, Scene, draw_angle, draw_light, draw_thing, render
 
 # How often videos have cuts only, fades as well, or flashes, which are no boundaries.
 KINDS = {"cut": 0.7, "fade": 0.2, "flash": 0.1}
@@ -79,10 +79,9 @@ def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -
     the colours of the background. Each is another view of these: other poses, another place, another light. Far and
     near views take turns, so that a cut is a change of view whatever else is drawn."""
     short, frame = min(size), np.array(size) / min(size)
-    classes = random.permutation(list(CLASSES))[: random.integers(1, 4)]
-    sprites = [draw_thing(str(category), short, random) for category in classes]
-    family, unit = str(random.choice(list(BACKGROUNDS))), random.uniform(0.1, 0.2)
-    colours = place_palette(family, random)
+    categories = random.permutation(len(CLASSES))[: random.integers(1, 4)].tolist()
+    sprites = [draw_thing(category, short, random) for category in categories]
+    place, colours, unit = int(random.integers(len(BACKGROUNDS))), draw_palette(random), random.uniform(0.1, 0.2)
     for k in range(shots):
         zoom = random.uniform(1.25, 1.6) if near == (k % 2 == 0) else random.uniform(0.85, 1.1)
         zooms = np.array([zoom, max(0.85, zoom + random.uniform(-0.1, 0.1))])
@@ -101,8 +100,8 @@ def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -
         canvas = round(CANVAS * size[1]), round(CANVAS * size[0])
         yield Scene(
             size,
-            background(family, canvas, short * unit * random.uniform(0.8, 1.25), colours, random),
-            among_litter(bodies, room + view, short, random),
+            background(place, canvas, short * unit * random.uniform(0.8, 1.25), colours, random),
+            bodies,
             (np.array([*start, zooms[0]]), np.array([*end, zooms[1]])),
             (draw_light(random), draw_light(random)),
         )

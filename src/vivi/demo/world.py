@@ -6,17 +6,18 @@ random choice comes from the generator that is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageDraw
 
-from vivi.demo.shapes import ACCENT, CLASSES, DARK, LIGHT, LITTER, MAIN, SECOND, Part, Random, individual
-from vivi.demo.textures import MATERIALS, Colours, draw_palette, mostly, object_texture
+from vivi.demo.shapes import ACCENT, CLASSES, DARK, LIGHT, MAIN, SECOND, Random, individual
+from vivi.demo.textures import MATERIALS, draw_palette, object_texture
 
 Vector = NDArray[np.float64]
+
+TYPICAL = 0.85  # how often a thing has the textures that are typical of its class
 
 
 @dataclass(frozen=True)
@@ -40,31 +41,18 @@ class Scene:
     light: tuple[Vector, Vector]
 
 
-def thing_palette(category: str, random: Random) -> Colours:
-    group = list(CLASSES).index(category) % 5
-    return draw_palette(random, range(4 * group, 4 * group + 4))
-
-
-def draw_thing(category: str, size: int, random: Random) -> Image.Image:
-    """An individual of a class, `size` pixels wide, mostly in colours and textures that are typical of the class. Two
-    classes share their colours, and two others their textures, so that neither alone tells the class."""
-    kind = list(CLASSES).index(category)
-    materials = [mostly([(kind // 2 + k) % len(MATERIALS)], len(MATERIALS), random) for k in range(2)]
-    return draw_sprite(CLASSES[category], thing_palette(category, random), materials, size, random)
-
-
-def draw_sprite(
-    parts: list[Part], colours: Colours, materials: Sequence[int], size: int, random: Random
-) -> Image.Image:
-    """An individual of the object with these parts, of two materials: RGBA, `size` pixels wide."""
+def draw_thing(category: int, size: int, random: Random) -> Image.Image:
+    """An individual of a class: RGBA, `size` pixels wide. It mostly has the two textures that are typical of its
+    class; its colours may be any."""
+    colours, parts = draw_palette(random), list(CLASSES.values())[category]
     large = 2 * size  # drawn at twice the size for smooth edges
     by_tone = colours[np.argsort(colours.sum(1))]
     plain = {ACCENT: random.choice(colours), DARK: by_tone[0] / 3, LIGHT: by_tone[-1]}
     fills = {fill: tuple(colour.astype(int).tolist()) for fill, colour in plain.items()}
-    textures = {
-        fill: object_texture(material, large, colours, random)
-        for fill, material in zip((MAIN, SECOND), materials, strict=True)
-    }
+    textures = {}
+    for fill, typical in ((MAIN, category // 2), (SECOND, category // 2 + 1)):
+        material = typical if random.random() < TYPICAL else int(random.integers(len(MATERIALS)))
+        textures[fill] = object_texture(material % len(MATERIALS), large, colours, random)
     outline = fills[LIGHT if random.random() < 1 / 3 else DARK]
     sprite = Image.new("RGBA", (large, large), (*outline, 0))
     for fill, points in individual(parts, random):
@@ -80,20 +68,6 @@ def draw_sprite(
 def draw_angle(random: Random) -> float:
     """How an object stands: mostly upright, but for a little tilt."""
     return float(random.normal(0, 15) if random.random() < 0.65 else random.uniform(0, 360))
-
-
-def among_litter(bodies: list[Body], reach: Vector, short: int, random: Random) -> list[Body]:
-    """The bodies with litter strewn behind and before them, up to `reach` from the middle."""
-    kinds = []
-    for _ in range(2):
-        parts, materials = LITTER[random.integers(len(LITTER))], random.integers(len(MATERIALS), size=2)
-        kinds.append(draw_sprite(parts, draw_palette(random), materials, max(16, short // 6), random))
-    litter = []
-    for k in range(random.integers(10)):
-        pose = np.array([*random.uniform(-reach, reach), random.uniform(0.03, 0.09), random.uniform(0, 360)])
-        litter.append(Body(kinds[k % 2], pose, pose))
-    behind = random.integers(len(litter) + 1)
-    return [*litter[:behind], *bodies, *litter[behind:]]
 
 
 def draw_light(random: Random) -> Vector:
