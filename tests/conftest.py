@@ -15,11 +15,14 @@ import pytest
 from rich.console import Console
 from runs import OFTEN, train
 
+from vivi.answers.embed import embed
+from vivi.answers.embeddings import Embeddings
 from vivi.prepare.piece import PrepareSettings
 from vivi.prepare.prepare import PrepareExecution, prepare
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Disk = Callable[[int], Path]
+ENCODER = "untrained:vivi-ex4-tiny"
 
 
 def write_video(
@@ -73,6 +76,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     execution = PrepareExecution(workers=2, shard_megabytes=0.05)
     prepare([folder / "videos"], folder / "corpus", settings, execution, Console(quiet=True))
     return folder / "corpus"
+
+
+@pytest.fixture(scope="session")
+def embeddings(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
+    """Those of every frame of the corpus, at 32 px, by an untrained encoder."""
+    return embed(corpus, ENCODER, tmp_path_factory.mktemp("embeddings"), size=32, device="cpu")
 
 
 @pytest.fixture

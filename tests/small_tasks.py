@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,26 @@ def write_task(folder: Path, classes: int = 4, seed: int = 0, counts: dict[str, 
         lines[split] = ""
         for index in range(count):
             label = index % classes
-            pixels = random.integers(0, 90, (18, 24, 3), np.uint8)
-            pixels[:, 24 * label // classes : 24 * (label + 1) // classes] += 150
             name = f"images/{split}/{index:06d}.png"
-            Image.fromarray(pixels).save(folder / name)
+            write_image(folder / name, label, classes, random)
             lines[split] += f"{name} {label}\n"
         (folder / f"{split}.txt").write_text(lines[split])
     (folder / "train800val200.txt").write_text(lines["train800"] + lines["val200"])
+    return folder
+
+
+def write_image(path: Path, label: int, classes: int, random: np.random.Generator) -> None:
+    """No two are alike."""
+    pixels = random.integers(0, 90, (18, 24, 3), np.uint8)
+    pixels[:, 24 * label // classes : 24 * (label + 1) // classes] += 150
+    Image.fromarray(pixels).save(path)
+
+
+def write_class_folders(folder: Path, counts: Mapping[str, int], seed: int = 0) -> Path:
+    """So many images in a folder of each class, in turn JPEG and PNG files."""
+    random = np.random.default_rng(seed)
+    for label, (name, count) in enumerate(counts.items()):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for index in range(count):
+            write_image(folder / name / f"{index}.{('jpg', 'png')[index % 2]}", label, len(counts), random)
     return folder

@@ -152,7 +152,8 @@ def test_classes_are_folders(name: str, folder: str, classes: list[str], tmp_pat
 
 
 def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
-    (tmp_path / "NWPU-RESISC45" / "airplane").mkdir(parents=True)
+    for name in ("airplane", "wetland"):
+        (tmp_path / "NWPU-RESISC45" / name).mkdir(parents=True)
     assert re.search(r"NWPU-RESISC45 has no images", error("resisc45", tmp_path))
 
 

@@ -272,7 +272,7 @@ def test_check_says_what_is_there_what_is_missing_and_where_to_get_it(tmp_path: 
 
 
 def test_an_empty_folder_has_no_task_and_says_how_to_look(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no task in .*--check"):
+    with pytest.raises(UserError, match=r"holds no folder with images; .*VTAB-1k layout"):
         find_tasks(tmp_path, "v2", (), {})
 
 

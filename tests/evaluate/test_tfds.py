@@ -331,7 +331,7 @@ def test_configurations_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
         list(range(40, 50)),
     ]
     (tmp_path / "data/eurosat/rgb/2.0.0").rename(tmp_path / "data/eurosat/2.0.0")  # no configuration
-    with pytest.raises(UserError, match="there is no task"):
+    with pytest.raises(UserError, match="holds no folder with images"):
         read(tmp_path / "data")
 
 

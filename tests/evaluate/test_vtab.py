@@ -225,7 +225,7 @@ def refused(data: Path, out: Path, *flags: object) -> str:
         (["--schedules", "0"], "--schedules is 0; each must be more than 0"),
         (["--groups", "nature=mine"], "--groups has 'nature=mine'; write GROUP=TASK,TASK"),
         (["--device", "warp"], "--device warp cannot be used"),
-        (["--data", "nowhere"], "there is no folder nowhere"),
+        (["--data", "nowhere"], "there is no folder or list nowhere"),
     ],
 )
 def test_a_wrong_flag_is_one_line_before_any_work(data: Path, tmp_path: Path, flags: list[str], line: str) -> None:

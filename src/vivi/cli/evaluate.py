@@ -42,7 +42,8 @@ class Check:
     """Say for every task of VTAB what is there, what is missing, and where to get it."""
 
     check: Path
-    """A folder of tasks in VTAB-1k layout, of folders prepared by TensorFlow Datasets, or of original data sets."""
+    """A folder of tasks in VTAB-1k layout, of folders prepared by TensorFlow Datasets, or of original data sets; or
+    your own labelled images."""
 
     def run(self, console: Console) -> None:
         from vivi.evaluate.tasks.check import print_check

@@ -15,6 +15,7 @@ import tyro
 from rich.text import Text
 from tyro.conf import subcommand
 
+from vivi.cli.answers import Embed, Search
 from vivi.cli.bench import run_benchmark
 from vivi.cli.evaluate import EVALUATE, Check, Detection, Vtab, evaluate_commands
 from vivi.cli.prepare import Inspect, Prepare, Synthesize
@@ -37,6 +38,8 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Train, subcommand("train", default=Train(**options, out=tyro.MISSING))]
         | Annotated[evaluate_commands(arguments), subcommand("evaluate", description=EVALUATE)]
         | Annotated[Report, subcommand("report")]
+        | Annotated[Embed, subcommand("embed")]
+        | Annotated[Search, subcommand("search")]
         | Annotated[Demo, subcommand("demo")]
     )
 
@@ -62,7 +65,7 @@ def run() -> None:
             errors.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
         sys.exit(2 if isinstance(error, WrongCommand) else 1)
     except KeyboardInterrupt:
-        resumes = isinstance(command, Prepare | Synthesize | Train | Vtab | Detection | Demo)
+        resumes = isinstance(command, Embed | Prepare | Synthesize | Train | Vtab | Detection | Demo)
         if first:
             errors.print("stopped; the same command goes on from here" if resumes else "stopped")
         sys.exit(130)

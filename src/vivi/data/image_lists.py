@@ -1,4 +1,7 @@
-"""Lists of images: with labels, `path label` a line (.txt) or columns path,label (.csv); or file names alone."""
+"""Lists of images: with labels, `path label` a line (.txt) or columns path,label (.csv); or file names alone.
+
+A .csv may have a column split as well, which says of each image whether it is to train, to validate or to test on.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from pathlib import Path
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import LARGE, read_file
 
+PARTS = {"train": "train", **dict.fromkeys(("val", "valid", "validation"), "validation"), "test": "test"}
+"""What users call the parts of their images, in a column split or as folders; and what the parts are called here."""
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 LARGEST_LABEL = 1_000_000
 MOST_EMPTY = 100
@@ -40,15 +45,24 @@ def relative(name: str, root: Path) -> str:
     return os.path.normpath(name).removeprefix(os.path.abspath(root) + os.sep)
 
 
-def read_list(path: Path) -> tuple[dict[str, str], list[str], list[str]]:
-    """The class of each file in a list, all classes, and notes about what was left out. Of a file with two different
-    labels one is wrong, and nobody knows which: it is left out."""
+def list_parts(path: Path) -> set[str]:
+    """The parts that a list's column split names; none where it has no such column."""
+    return {PARTS[split] for *_, split in _rows(path) if split in PARTS}
+
+
+def read_list(path: Path, part: str = "") -> tuple[dict[str, str], list[str], list[str]]:
+    """The class of each file in a list, or in one part of it; all classes, and notes about what was left out. Of a
+    file with two different labels one is wrong, and nobody knows which: it is left out."""
     class_of: dict[str, str] = {}
     contradictory: set[str] = set()
     wrong: dict[str, list[str]] = {}  # the lines that are left out, by what is wrong with them
-    for line, name, text in _rows(path):
+    for line, name, text, split in _rows(path):
+        if part and PARTS.get(split, part) != part:
+            continue
         file, label = relative(name, path.parent), _label(text)
-        if not name or not label:
+        if part and split not in PARTS:
+            why = f"whose split is none of {', '.join(PARTS)}"
+        elif not name or not label:
             why = f"without a path and a label (a name, or a number from 0 to {LARGEST_LABEL:,})"
         elif not os.path.isfile(path.parent / file):
             why = f"whose file is not to be found below {path.parent}"
@@ -64,7 +78,7 @@ def read_list(path: Path) -> tuple[dict[str, str], list[str], list[str]]:
     if not class_of:
         raise UserError(f"{path} names no image that can be used; " + "; ".join([*notes[:1], f"give {LAYOUT}"]))
     classes, more = _all_classes(path, dict.fromkeys(class_of.values()).keys())
-    return class_of, classes, notes + more
+    return class_of, classes, notes + (more if part in ("", "train") else [])
 
 
 def _all_classes(path: Path, labels: KeysView[str]) -> tuple[list[str], list[str]]:
@@ -84,21 +98,22 @@ def _all_classes(path: Path, labels: KeysView[str]) -> tuple[list[str], list[str
     return classes, [f"{len(unused):,} of the classes 0 to {classes[-1]} have no images in {path}: first {unused[0]}"]
 
 
-def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Line, path and label; the label is empty where there is none. Empty lines and comments are passed over."""
+def _rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
+    """Line, path, label and split, which are empty where there are none. Empty lines and comments are passed over."""
     text = _read_text(path, LAYOUT)
     if path.suffix.lower() != ".csv":
         for number, line in enumerate(text.splitlines(), start=1):
             words = line.rsplit(maxsplit=1)
             if words and not line.startswith("#"):
-                yield number, words[0].strip(), words[1] if len(words) == 2 else ""
+                yield number, words[0].strip(), words[1] if len(words) == 2 else "", ""
         return
     reader = csv.DictReader(io.StringIO(text, newline=""), restval="", strict=True)
     try:
         if not {"path", "label"} <= set(reader.fieldnames or ()):
             raise UserError(f"{path} has no columns path and label; its first line must name them: path,label")
         for row in reader:
-            yield reader.line_num, row["path"].strip(), row["label"].strip()
+            split = row.get("split", "").strip().lower()
+            yield reader.line_num, row["path"].strip(), row["label"].strip(), split
     except csv.Error as error:
         raise UserError(
             f"{path} line {reader.line_num + 1} is no CSV: {error}; correct it, the quotes first"

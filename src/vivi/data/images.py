@@ -1,26 +1,36 @@
 """Labelled images: which files there are and their classes, and a class-balanced part of them.
 
 folder/<class>/.../x.jpg          ImageNet's layout; also folder/train/<class>/ beside folder/val/<class>/
-list.txt   lines `path label`     list.csv   columns path,label     paths relative to the list's folder
+list.txt   lines `path label`     list.csv   columns path,label[,split]     paths relative to the list's folder
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vivi.data.image_lists import LAYOUT, NAMES, has_image_name, is_number, note, read_list, read_names, relative
+from vivi.data.image_lists import (
+    LAYOUT,
+    NAMES,
+    PARTS,
+    has_image_name,
+    is_number,
+    list_parts,
+    note,
+    read_list,
+    read_names,
+    relative,
+)
 from vivi.runtime.errors import UserError
-
-TEST_FOLDERS = ("val", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,10 @@ class LabelledImages:
         """The file of an image."""
         return self.root / self.names[index]
 
+    def paths(self) -> list[Path]:
+        """The files of all of them."""
+        return [self.root / name for name in self.names]
+
     def files(self) -> Iterator[str]:
         """Where all of them are, whichever way they were named."""
         root = os.path.realpath(self.root)
@@ -62,31 +76,69 @@ class LabelledImages:
 def find_images(source: Path, labels: bool = True) -> LabelledImages:
     """The images of a folder or a list to train on. Where their labels are not used, they need have none: all images
     below a folder without classes are then of one class."""
-    part, _ = _parts(source)
-    images = _find(part, labels)
-    present = images.present()
-    if labels and len(present) < 2:
+    images = _find(_parts(source)["train"], labels)
+    if labels:
+        check_classes(images)
+    return images
+
+
+def check_classes(images: LabelledImages) -> None:
+    """Raises where there is only one class."""
+    part, present = images.source, images.present()
+    if len(present) < 2:
         only = present[0]
         inside = f"give {part / only}, if that holds the classes; else" if os.path.isdir(part / only) else "give"
-        raise UserError(f"{part} has images of one class only, {only!r}; {inside} {LAYOUT}")
-    return images
+        one = f"{part} has images of one class only, {only!r}"
+        raise UserError("; ".join([one, *images.notes, f"{inside} {LAYOUT}"]))
 
 
 def find_test_images(source: Path, test: Path | None, classes: Sequence[str]) -> LabelledImages | None:
     """The images to test on, labelled as in `classes`: those of `test`, or else those beside source's train/."""
+    parts = _parts(test or source)
+    beside = parts.get("validation", parts.get("test"))
     if test is not None:
-        return _relabel(_find(_parts(test)[1] or test), classes)
-    train, beside = _parts(source)
+        return relabel(_find(beside or _Part(test)), classes)
     try:
-        return _relabel(_find(beside), classes) if beside else None
+        return relabel(_find(beside), classes) if beside else None
     except UserError as error:
-        raise UserError(f"{error}; or give {train}, to do without test images") from None
+        remedy = "" if beside and beside.rows else f"; or give {parts['train'].path}, to do without test images"
+        raise UserError(f"{error}{remedy}") from None
 
 
-def _parts(source: Path) -> tuple[Path, Path | None]:
-    """The train/ of a folder, and what holds test images beside it; else the source itself."""
-    tests = [source / name for name in TEST_FOLDERS if os.path.isdir(source / name)]
-    return (source / "train", tests[0]) if tests and os.path.isdir(source / "train") else (source, None)
+def find_parts(source: Path) -> dict[str, LabelledImages]:
+    """The images of a folder or a list by their part: train and, where users split them, validation or test or both.
+    Each has its own classes."""
+    return {name: _find(part) for name, part in _parts(source).items()}
+
+
+class _Part(NamedTuple):
+    """A folder, a list, or the rows of a list that have this split."""
+
+    path: Path
+    rows: str = ""
+
+
+def _parts(source: Path) -> dict[str, _Part]:
+    """Where the images to train on lie and, beside them, those to validate and to test on; a validation set alone is
+    to test on. Without such a split, all images are to train on."""
+    parts: dict[str, _Part] = {}
+    if source.suffix.lower() == ".csv" and os.path.isfile(source):
+        parts = {part: _Part(source, part) for part in list_parts(source)}
+    for name, part in PARTS.items():
+        for folder in (source / name, source / name.capitalize()):
+            if os.path.isdir(folder):
+                parts.setdefault(part, _Part(folder))
+    if "train" not in parts or len(parts) < 2:
+        return {"train": _Part(source)}
+    return parts if "test" in parts else {"train": parts["train"], "test": parts["validation"]}
+
+
+def set_name(source: Path) -> str:
+    """The name of a set of images: that of its folder, or of the one that val/ or a list is in."""
+    path = source.resolve()
+    if path.is_file():
+        return f"{path.parent.name}-{path.stem}"
+    return (path.parent if path.name in PARTS.keys() - {"train"} else path).name or "images"
 
 
 def class_balanced(images: LabelledImages, fraction: float, seed: int) -> LabelledImages:
@@ -107,11 +159,18 @@ def class_balanced(images: LabelledImages, fraction: float, seed: int) -> Labell
             f"the smallest, {images.classes[present[smallest]]!r}, has {sizes[smallest]:,}; "
             f"give {nearest:g} or {'more' if each < possible else 'less'}, or 1 for all"
         )
-    keys = (f"{seed} {name}".encode("utf-8", "surrogateescape") for name in images.names)
-    hashes = np.frombuffer(b"".join(hashlib.blake2b(key, digest_size=8).digest() for key in keys), ">u8")
-    by_class = np.lexsort((hashes, images.labels))  # in each the smallest hash first
-    first = np.cumsum(sizes) - sizes  # (classes,), where each begins
-    return _subset(images, np.sort(by_class[first[:, None] + np.arange(each)], axis=None))
+    return subset(images, np.flatnonzero(places_in_class(images.labels, images.names, seed) < each))
+
+
+def places_in_class(labels: NDArray[np.int64], keys: Iterable[str], seed: int) -> NDArray[np.int64]:
+    """The place (n,) of each image among those of its class, the smallest hash of seed and key first."""
+    seeded = (f"{seed} {key}".encode("utf-8", "surrogateescape") for key in keys)
+    hashes = np.frombuffer(b"".join(hashlib.blake2b(key, digest_size=8).digest() for key in seeded), ">u8")
+    order = np.lexsort((hashes, labels))
+    _, first, sizes = np.unique(labels[order], return_index=True, return_counts=True)
+    places = np.empty(len(labels), np.int64)
+    places[order] = np.arange(len(labels)) - np.repeat(first, sizes)
+    return places
 
 
 def only_listed(images: LabelledImages, listed: Path) -> LabelledImages:
@@ -132,10 +191,10 @@ def only_listed(images: LabelledImages, listed: Path) -> LabelledImages:
         raise UserError("; ".join([f"{listed} names {named}", *notes, f"give {NAMES}"]))
     lost = [repr(name) for name in sorted({*images.present()} - {*classes})]
     notes += note("class name", f"of which {listed} names no image", lost)
-    return _subset(images, chosen, notes, classes)
+    return subset(images, chosen, notes, classes)
 
 
-def _relabel(images: LabelledImages, classes: Sequence[str]) -> LabelledImages:
+def relabel(images: LabelledImages, classes: Sequence[str]) -> LabelledImages:
     """Images with the labels that their classes have in `classes`, without those of other classes."""
     where, names, notes = images.source, images.present(), []
     if os.path.isfile(where) and all(map(is_number, names)) and set(classes).isdisjoint(names):
@@ -149,10 +208,10 @@ def _relabel(images: LabelledImages, classes: Sequence[str]) -> LabelledImages:
             f"{where} has no class of the training images: {unknown[0]} is none of theirs; name them alike"
         )
     notes += note("class name", f"of {where} that training does not know", unknown)
-    return _subset(images, np.flatnonzero(known), notes, classes)
+    return subset(images, np.flatnonzero(known), notes, classes)
 
 
-def _subset(
+def subset(
     images: LabelledImages, chosen: NDArray[np.int64], notes: Sequence[str] = (), classes: Sequence[str] | None = None
 ) -> LabelledImages:
     """Some of the images, with the labels that their classes have in `classes`, by default in their own."""
@@ -167,8 +226,9 @@ def _subset(
 # --- what a folder or a list holds ---
 
 
-def _find(source: Path, labels: bool = True) -> LabelledImages:
+def _find(part: _Part, labels: bool = True) -> LabelledImages:
     """The images of a folder or a list, of at least one class."""
+    source = part.path
     if os.path.isfile(source / "corpus.json"):
         raise UserError(f"{source} is a corpus of videos, not images: name it with --corpus")
     folder = os.path.isdir(source)
@@ -176,7 +236,7 @@ def _find(source: Path, labels: bool = True) -> LabelledImages:
         raise UserError(f"{source} does not exist; give {LAYOUT}")
     if not folder and source.suffix.lower() not in (".txt", ".csv"):
         raise UserError(f"{source} is neither a folder nor a list; give {LAYOUT}")
-    class_of, classes, notes = _read_folder(source, labels) if folder else read_list(source)
+    class_of, classes, notes = _read_folder(source, labels) if folder else read_list(source, part.rows)
     names, number_of = sorted(class_of), {name: number for number, name in enumerate(classes)}
     numbers = np.fromiter((number_of[class_of[name]] for name in names), np.int64, len(names))
     return LabelledImages(source, source if folder else source.parent, names, numbers, tuple(classes), tuple(notes))

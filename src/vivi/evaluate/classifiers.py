@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from vivi.data.images import LabelledImages, find_images, find_test_images
+from vivi.data.images import LabelledImages, find_images, find_test_images, set_name
 from vivi.data.squares import check_some_readable, labelled_squares
 from vivi.evaluate.encoders import VTAB_SIZE, Model, checksum, load_model, load_weights, read_weights
 from vivi.evaluate.metadata import NAMED
@@ -124,8 +124,8 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     model = classifier.model
     check_name(model.name, model.checksum, subject.out)
     weights = checksum(classifier.network, model.mean, model.std)
-    title = _title(subject.images)
-    _check_results(subject.out, model.name, weights, title, images)
+    name = set_name(subject.images)
+    _check_results(subject.out, model.name, weights, name, images)
     notes = (*images.notes, *_trained_on(subject, images))
     for note in notes:
         console.print(note, style="yellow", soft_wrap=True)
@@ -137,8 +137,8 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
         encoder=model.name,
         benchmark="classifier",
         protocol="full",
-        task=title,
-        title=title,
+        task=name,
+        title=name,
         group="own",
         classes=len(images.classes),
         score=Score((right / count,)),
@@ -207,11 +207,3 @@ def _trained_on(subject: Classified, images: LabelledImages) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [f"{images.source} is what {run} was trained on: this is no test accuracy"] if same else []
-
-
-def _title(source: Path) -> str:
-    """The name of a test set: that of its folder, or of the one that val/ or a list is in."""
-    path = source.resolve()
-    if path.is_file():
-        return f"{path.parent.name}-{path.stem}"
-    return path.parent.name if path.name in ("val", "validation", "test") else path.name

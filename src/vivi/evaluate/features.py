@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice, tee
@@ -53,14 +53,16 @@ def embed(
     std: Sequence[float],
     device: torch.device | str,
     batch: int = BATCH,
+    report: Callable[[int], None] = lambda images: None,
 ) -> Tensor:
     """The encoder's features (images, d) of images, float32 on the CPU; `mean` and `std` are those of the three
-    channels where pixels lie between 0 and 1."""
+    channels where pixels lie between 0 and 1. `report` is called with the number of images of each batch."""
     with closing(map_ahead(partial(square, size=size), images, available_cores(), 2 * batch)) as squares:
 
         def batches() -> Iterator[Tensor]:
             while part := list(islice(squares, batch)):
                 yield torch.stack(part)
+                report(len(part))
 
         return encode(encoder, batches(), mean, std, device)
 

@@ -98,11 +98,20 @@ def by_regression(task: Task, embedded: Embed) -> Solved:
     trials = linear_probe(sweep, task.sweep.labels, [validation], task.classes)
     scores = [accuracy(logits[0], task.validation.labels) for logits in trials]
     strength = STRENGTHS[scores.index(max(scores))]
-    both = [*task.sweep.images, *task.validation.images]
-    same = isinstance(both[0], Path) and both == [*task.final.images]  # as in most lists
-    whole = torch.cat([sweep, validation]) if same else embedded(task.final)
+    whole = torch.cat([sweep, validation]) if _is_final(task) else embedded(task.final)
     final = linear_probe(whole, task.final.labels, [embedded(task.test)], task.classes, [strength])
     return accuracy(final[0][0], task.test.labels), {"strength": strength, "validation": max(scores)}
+
+
+def _is_final(task: Task) -> bool:
+    """Whether the images to sweep on and those to validate on are, one after the other, the final ones."""
+    both = [*task.sweep.images, *task.validation.images]
+    return isinstance(both[0], Path) and both == [*task.final.images]  # as in most lists
+
+
+def _images_to_embed(probe: str, task: Task) -> int:
+    tuned = len(task.sweep) + len(task.validation) if probe == "linear" else 0
+    return tuned + (0 if tuned and _is_final(task) else len(task.final)) + len(task.test)
 
 
 def evaluate_frozen(
@@ -121,11 +130,19 @@ def evaluate_frozen(
         model, tasks = session.model, session.usable()
         model.backbone.to(place)
 
-        def embedded(examples: Examples) -> Tensor:
-            return embed(model.backbone, examples.images, model.size, model.mean, model.std, place)
+        done, total = 0, sum(_images_to_embed(probe, task) for task in tasks)
+        with ProgressLine(probe, total, console) as progress:
 
-        with ProgressLine(probe, len(tasks), console) as progress:
-            for done, task in enumerate(tasks, start=1):
+            def report(images: int) -> None:
+                nonlocal done
+                done += images
+                progress.show(done, f"{done:,} of {total:,} images")
+
+            def embedded(examples: Examples) -> Tensor:
+                mean, std = model.mean, model.std
+                return embed(model.backbone, examples.images, model.size, mean, std, place, report=report)
+
+            for task in tasks:
                 began = time.monotonic()
                 try:
                     if probe == "knn":
@@ -138,5 +155,5 @@ def evaluate_frozen(
                 settings["size"] = model.size
                 seconds = round(time.monotonic() - began, 2)
                 session.write(task, benchmark=probe, score=Score((solved,)), settings=settings, seconds=seconds)
-                progress.show(done, f"{task.title} {100 * solved:.1f} %")
+                progress.show(done, f"{task.title} {100 * solved + 1e-9:.1f} %")
     return session.results

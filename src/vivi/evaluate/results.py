@@ -6,6 +6,7 @@ The types below are the schema: each field with the values it may have. What a f
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -86,6 +87,13 @@ class Score:
         return statistics.median(self.accuracies)
 
 
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The interval that has the true share in 95 % of the cases, of a share that was seen among so many images."""
+    z = 1.96
+    centre, half = share + z**2 / (2 * count), z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return max(0.0, (centre - half) / (1 + z**2 / count)), min(1.0, (centre + half) / (1 + z**2 / count))
+
+
 @dataclass(frozen=True)
 class Result(Measured):
     """An encoder's accuracy on a task, and all that tells how it was measured."""
@@ -112,6 +120,11 @@ class Result(Measured):
             raise ValueError("top5 belongs to a classifier")
         if self.top5 is not None and self.top5 < self.score.median:
             raise ValueError("top5 is less than the accuracy")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """How far so few test images leave the accuracy uncertain."""
+        return wilson(self.score.median, self.images["test"]) if "test" in self.images else None
 
     @property
     def file_name(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from vivi.data.image_lists import LAYOUT
 from vivi.evaluate.results import Protocol, Setting
 from vivi.runtime.errors import UserError, check_ranges
 
@@ -22,11 +23,15 @@ class Subject:
     """A run or its encoder.safetensors, timm:NAME (pretrained, or with --weights), ms:FILE, mt-ssl:FILE, ti:FILE, or
     untrained:NAME (a timm model or a recipe)."""
     data: Path
-    """A folder of tasks in VTAB-1k layout, of folders prepared by TensorFlow Datasets, or of original data sets."""
+    """Your labelled images: a folder with a folder of images for each class, which may have train/ and test/ above
+    the classes, or a CSV file of path,label. Or a folder of tasks in VTAB-1k layout, of folders prepared by
+    TensorFlow Datasets, or of original data sets."""
     out: Path = Path("results")
     """Folder for the results."""
     tasks: tuple[str, ...] = ()
     """Which tasks; default: all that are there."""
+    split_seed: int = 0
+    """Decides which of your images are to test on and to validate on, where you do not say."""
     groups: tuple[str, ...] = ()
     """Groups of your own tasks, for example natural=cifar10,sun28 structured=coil; default: a group 'own'."""
     weights: Path | None = None
@@ -37,9 +42,9 @@ class Subject:
     """The encoder's name in results; default: that of its run or model."""
 
     def check(self) -> None:
-        """Raises where the folder of tasks is missing; called before torch is imported, which takes seconds."""
-        if not self.data.is_dir():
-            raise UserError(f"there is no folder {self.data}; give one with tasks in it")
+        """Raises where the data is missing; called before torch is imported, which takes seconds."""
+        if not self.data.is_dir() and (not self.data.is_file() or self.data.suffix.lower() not in (".csv", ".txt")):
+            raise UserError(f"there is no folder or list {self.data}; give {LAYOUT}")
 
 
 @dataclass(frozen=True)

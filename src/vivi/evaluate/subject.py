@@ -59,6 +59,7 @@ class Session:
             classes=task.classes,
             split=task.split,
             images={part: len(examples) for part, examples in task.parts().items()},
+            notes=task.notes,
             encoder_from=self.model.source,
             encoder_checksum=self.model.checksum,
             data_checksum=self.checksums[task.name],
@@ -84,11 +85,13 @@ def open_session(subject: Subject, protocol: Protocol, console: Console) -> Iter
     """Loads the encoder and finds the tasks; shows the results at the end."""
     groups = read_groups(subject.groups)
     model = load_model(subject.encoder, subject.weights, subject.size, subject.name)
-    found = find_tasks(subject.data, protocol, subject.tasks, groups)
+    found = find_tasks(subject.data, protocol, subject.tasks, groups, subject.split_seed, console)
     session = Session(model, found.tasks, protocol, subject.out, console)
     for name, error in found.failures.items():
         session.fail(name, error)
     for task in found.tasks:
+        for line in task.notes:
+            console.print(line, style="yellow" if line != task.notes[0] else "", soft_wrap=True)
         try:
             session.checksums[task.name] = task.checksum()
         except UserError as error:
@@ -106,10 +109,11 @@ def print_results(results: Sequence[Result], console: Console) -> None:
     """A table of the results of one encoder under one protocol: the tasks, the groups, the mean."""
     first = results[0]
     names = {known.name for known in VTAB}
-    splits = [result.split for result in results if result.task in names]
+    splits = [result.split for result in results if result.task in names and result.group != "own"]
     title = f"{first.encoder} · {TITLES[first.protocol] if splits else 'own tasks'} · {BENCHMARKS[first.benchmark]}"
     table = Table("task", "group", title=title + (" · quick" if first.quick else ""), title_justify="left")
     table.add_column("accuracy", justify="right")
+    table.add_column("95 %", justify="right")
     table.add_column("seeds", justify="right")
     table.add_column("setting")
     for result in results:
@@ -117,15 +121,20 @@ def print_results(results: Sequence[Result], console: Console) -> None:
         low, high = _percent(min(score.accuracies)), _percent(max(score.accuracies))
         seeds = f"{low}–{high}" if len(score.accuracies) > 1 else ""
         setting = f"lr {score.setting.lr:g} · {score.setting.steps:,} steps" if score.setting else ""
-        table.add_row(result.title, result.group, _percent(score.median), seeds, setting)
+        interval = "–".join(map(_percent, result.interval or ()))
+        table.add_row(result.title, result.group, _percent(score.median), interval, seeds, setting)
     table.add_section()
     for group in GROUPS:
         medians = [result.score.median for result in results if result.group == group]
         if 0 < len(medians) < len(results):
             table.add_row(f"mean of {len(medians)}", group, _percent(statistics.fmean(medians)))
-    mean = statistics.fmean(result.score.median for result in results)
-    table.add_row(f"mean of {len(results)}", "", _percent(mean), style="bold")
+    if len(results) > 1:
+        mean = statistics.fmean(result.score.median for result in results)
+        table.add_row(f"mean of {len(results)}", "", _percent(mean), style="bold")
     console.print(table)
+    if len(results) == 1 and first.interval:
+        share, margin = _percent(first.score.median), _percent((first.interval[1] - first.interval[0]) / 2)
+        console.print(f"accuracy {share} % ± {margin} of {first.images['test']:,} test images", soft_wrap=True)
     if splits:
         own_splits = splits.count("own split")
         more = f", {own_splits} more on splits of their own" if own_splits else ""

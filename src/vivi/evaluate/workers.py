@@ -228,7 +228,8 @@ def _serve(connection: Connection[Any, Any], work: Work, place: str, threads: in
                     if worker is None:
                         subject = work.subject
                         model = load_model(subject.encoder, subject.weights, subject.size, subject.name)
-                        tasks = find_tasks(subject.data, work.sweep.protocol, tuple(work.data), {}).tasks
+                        wanted, seed = tuple(work.data), subject.split_seed
+                        tasks = find_tasks(subject.data, work.sweep.protocol, wanted, {}, seed).tasks
                         worker = Worker(work, model, tasks, device, compile)
                     connection.send(Done(worker.carry_out(job, asked_to_stop)))
                 except (UserError, StorageError) as error:

@@ -127,6 +127,11 @@ class Board:
         return [column.title for column in self.columns if column.group != "own" and column.task in dealt]
 
     @property
+    def notes(self) -> list[str]:
+        """How users' own images were split, and what was left out."""
+        return list(dict.fromkeys(note for result in self.results for note in result.notes))
+
+    @property
     def chance(self) -> float:
         """The mean that guessing gives."""
         classes = {result.task: result.classes for result in self.results if result.task in self.counted}

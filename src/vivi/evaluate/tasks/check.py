@@ -1,4 +1,4 @@
-"""vivi evaluate vtab --check DIR: which tasks are there, which are missing, and where to get them."""
+"""vivi evaluate vtab --check DATA: which tasks are there, which are missing, and where to get them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from vivi.evaluate.tasks import originals, tfds
 from vivi.evaluate.tasks.definitions import VTAB, definition
 from vivi.evaluate.tasks.find import Place, find_places
 from vivi.evaluate.tasks.lists import read_task
+from vivi.evaluate.tasks.own import read_own_task
 from vivi.runtime.errors import UserError
 
 EXACT_AT = (
@@ -35,8 +36,16 @@ class _Row:
 
 
 def print_check(data: Path, console: Console) -> None:
-    """One line for every task of VTAB, then one for each of the user's own; then what to do about them."""
-    places = find_places(data, "v2")
+    """One line for every task of VTAB, then one for each of the user's own; then what to do about them. Of a user's
+    labelled images: what there is to train and to test on."""
+    places, why_not = find_places(data, "v2"), ""
+    if any(place.form == "images" for place in places.values()):
+        try:
+            for line in read_own_task(data, console=console).notes:
+                console.print(line, soft_wrap=True)
+            return
+        except UserError as error:
+            places, why_not = {}, str(error)
     rows = [_check(known.name, places.get(known.name), data) for known in VTAB]
     mine = [_check(name, places[name], data) for name in sorted(places) if definition(name) is None]
     table = Table("task", "there", "images", "VTAB has", title=f"tasks in {data}", title_justify="left")
@@ -54,6 +63,8 @@ def print_check(data: Path, console: Console) -> None:
         f"{count['missing']} missing or damaged; {sum(row.state != 'missing' for row in mine)} of your own",
         soft_wrap=True,
     )
+    if why_not:
+        console.print(why_not, soft_wrap=True)
 
 
 def _check(name: str, place: Place | None, data: Path) -> _Row:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,6 +93,8 @@ class Task:
     validation: Examples
     final: Examples
     test: Examples
+    _: KW_ONLY
+    notes: tuple[str, ...] = ()  # how users' own images were split, what was left out and why, a line each
 
     def parts(self) -> dict[str, Examples]:
         return {"sweep": self.sweep, "validation": self.validation, "final": self.final, "test": self.test}

@@ -1,4 +1,5 @@
-"""Which tasks lie in a folder of data: lists of VTAB-1k and of users, TFDS folders, and original data sets."""
+"""Which tasks lie in a folder of data: lists of VTAB-1k and of users, TFDS folders, original data sets, and users'
+own labelled images."""
 
 from __future__ import annotations
 
@@ -8,11 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from rich.console import Console
+
+from vivi.data.image_lists import LAYOUT
+from vivi.data.images import set_name
 from vivi.evaluate.results import Protocol, plain
 from vivi.evaluate.tasks import originals, tfds
 from vivi.evaluate.tasks.definitions import VTAB, Group, definition
 from vivi.evaluate.tasks.examples import Task
 from vivi.evaluate.tasks.lists import is_task, read_task
+from vivi.evaluate.tasks.own import read_own_task
 from vivi.runtime.errors import UserError
 
 
@@ -20,8 +26,8 @@ from vivi.runtime.errors import UserError
 class Place:
     """Where a task's data lies, and in which form."""
 
-    form: Literal["lists", "tfds", "original"]
-    folder: Path
+    form: Literal["lists", "tfds", "original", "images"]
+    folder: Path  # of images also the list of them
 
 
 class FoundTasks(NamedTuple):
@@ -31,13 +37,21 @@ class FoundTasks(NamedTuple):
     failures: dict[str, UserError]
 
 
-def find_tasks(data: Path, protocol: Protocol, wanted: Sequence[str], groups: Mapping[str, Group]) -> FoundTasks:
+def find_tasks(
+    data: Path,
+    protocol: Protocol,
+    wanted: Sequence[str],
+    groups: Mapping[str, Group],
+    split_seed: int = 0,
+    console: Console | None = None,
+) -> FoundTasks:
     """Reads the wanted tasks in a folder, or all that are there; `groups` says where they belong."""
     places = find_places(data, protocol)
     if not places:
         raise UserError(
-            f"there is no task in {data} for --protocol {protocol}: lists have Version 2 only, TFDS folders and "
-            f"original data sets all; vivi evaluate vtab --check {data} says what is looked for"
+            f"there is no task in {data} for --protocol {protocol}: lists have Version 2 only, your own labelled "
+            "images that and full, TFDS folders and original data sets all; "
+            f"vivi evaluate vtab --check {data} says what is looked for"
         )
     for name in groups:
         if _name(name) not in places:
@@ -47,9 +61,14 @@ def find_tasks(data: Path, protocol: Protocol, wanted: Sequence[str], groups: Ma
     found = FoundTasks([], {})
     for name in sorted(_choose(places, wanted, data), key=lambda name: (order.get(name, len(order)), name)):
         try:
-            task = _read(name, places[name], data, protocol)
+            if places[name].form == "images":
+                task = read_own_task(data, split_seed, console)
+            else:
+                task = _read(name, places[name], data, protocol)
             found.tasks.append(replace(task, group=given.get(name, task.group)))
         except UserError as error:
+            if places[name].form == "images":
+                raise  # there are no others
             found.failures[name] = error
     return found
 
@@ -65,9 +84,11 @@ def _read(name: str, place: Place, data: Path, protocol: Protocol) -> Task:
 
 def find_places(data: Path, protocol: Protocol) -> dict[str, Place]:
     """Where each task is: in a folder with lists, which have Version 2 only, in one of TFDS, or in its original form.
-    What is exact comes first."""
+    What is exact comes first. Anything else is taken for labelled images, a task of which Version 1 cannot be had."""
+    if not data.exists():
+        raise UserError(f"there is no folder or list {data}; give {LAYOUT}")
     if not data.is_dir():
-        raise UserError(f"there is no folder {data}; give one with tasks in it")
+        return {_name(set_name(data)): Place("images", data)} if protocol != "v1" else {}
     places: dict[str, Place] = {}
     for known in VTAB:
         if folder := tfds.find_folder(known.name, data):
@@ -84,6 +105,8 @@ def find_places(data: Path, protocol: Protocol) -> dict[str, Place]:
         if same in places and (same != name or places[same].form == "lists"):
             raise UserError(f"{places[same].folder} and {folder} are the same task, {name}; take one of them away")
         places[name] = Place("lists", folder)
+    if not places and not lists and protocol != "v1":
+        places[_name(set_name(data))] = Place("images", data)
     return places
 
 

@@ -32,12 +32,12 @@ def read_task(folder: Path) -> Task:
         raise UserError(f"{folder} is no folder of a task: it does not exist")
     known = definition(folder.name)
     limit = known.classes if known else _classes_named(folder)
-    parts = {part: read_list(folder / f"{name}.txt", limit) for part, name in LISTS.items()}
-    classes = limit or 1 + max(int(examples.labels.max()) for examples in parts.values())
+    parts = [read_list(folder / f"{name}.txt", limit) for name in LISTS.values()]
+    classes = limit or 1 + max(int(examples.labels.max()) for examples in parts)
     if known is None:
-        return Task(folder.name, folder.name, "own", classes, "lists", **parts)  # a user's own are what they are
-    exact = [len(examples) for examples in parts.values()] == [800, 200, 1000, known.test]
-    return Task(known.name, known.title, known.group, classes, "lists" if exact else "own split", **parts)
+        return Task(folder.name, folder.name, "own", classes, "lists", *parts)  # a user's own are what they are
+    exact = [len(examples) for examples in parts] == [800, 200, 1000, known.test]
+    return Task(known.name, known.title, known.group, classes, "lists" if exact else "own split", *parts)
 
 
 def _classes_named(folder: Path) -> int:

@@ -213,7 +213,7 @@ SOURCES = {
     ),
     "resisc45": Source(
         ("NWPU-RESISC45", "resisc45/NWPU-RESISC45"),
-        ("airplane",),
+        ("airplane", "wetland"),
         "https://gcheng-nwpu.github.io/#Datasets: NWPU-RESISC45.rar",
         read_classes,
         (3, 1, 1),

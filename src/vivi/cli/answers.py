@@ -1,0 +1,101 @@
+"""vivi embed and vivi search."""
+
+from __future__ import annotations
+
+import json as json_format
+import shlex
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from vivi.runtime.errors import UserError
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Write what an encoder makes of every frame of a corpus, or of images, as Parquet files. The same command goes
+    on after a stop."""
+
+    footage: Annotated[Positional[Path], arg(metavar="CORPUS|IMAGES")]
+    """A corpus of vivi prepare, a folder of images, or a list of them."""
+    encoder: str
+    """A run or its encoder.safetensors, timm:NAME (pretrained, or with --weights), or untrained:NAME."""
+    out: Path = Path("embeddings")
+    """Folder for the embeddings."""
+    per: Literal["frame", "shot"] = "frame"
+    """A vector for each frame; or for each shot, the mean of those of its frames."""
+    weights: Path | None = None
+    """A file of weights for timm:NAME."""
+    size: int = 0
+    """Side of the images in pixels; 0: the encoder's own."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto: a GPU if there is one."""
+
+    def run(self, console: Console) -> None:
+        if not self.footage.exists():
+            raise UserError(f"there is no {self.footage}; give a corpus of vivi prepare, or a folder of images")
+        from vivi.answers.embed import embed
+
+        embeddings = embed(
+            self.footage,
+            self.encoder,
+            self.out,
+            per=self.per,
+            weights=self.weights,
+            size=self.size,
+            device=self.device,
+            console=console,
+        )
+        about = embeddings.about
+        console.print(
+            f"{len(embeddings):,} embeddings of {about.features:,} numbers, one per {about.per}, in {self.out}",
+            soft_wrap=True,
+        )
+        console.print(f"search in them: vivi search IMAGE --embeddings {shlex.quote(str(self.out))}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Find the shots that are most like some examples."""
+
+    examples: Annotated[Positional[tuple[str, ...]], arg(metavar="EXAMPLE...")]
+    """Images, folders of images, or frames as VIDEO@SECOND, of videos that were embedded."""
+    embeddings: Path = Path("embeddings")
+    """The embeddings that vivi embed made."""
+    unlike: Annotated[tuple[str, ...], arg(aliases=["--not"])] = ()
+    """Examples of what is not wanted."""
+    count: int = 20
+    """How many shots to find."""
+    out: Path = Path("found")
+    """Folder of the page; open its index.html."""
+    json: bool = False
+    """Print the shots as JSON, and make no page."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto: a GPU if there is one."""
+
+    def run(self, console: Console) -> None:
+        if not (self.embeddings / "embeddings.json").is_file():
+            raise UserError(f"there are no embeddings in {self.embeddings}; make some with vivi embed")
+        from vivi.answers.embeddings import Embeddings
+        from vivi.answers.page import Section, open_shown, write_shots_page
+        from vivi.answers.search import hit_table, search
+
+        opened = Embeddings(self.embeddings)
+        hits = search(opened, self.examples, unlike=self.unlike, count=self.count, device=self.device)
+        if self.json:
+            found = [{"similarity": hit.similarity, **asdict(hit.row)} for hit in hits]
+            console.out(json_format.dumps(found, indent=2))
+            return
+        console.print(hit_table(hits))
+        frames = open_shown(opened, self.out)
+        shots = [frames.show(hit.row, f"similarity {hit.similarity:.2f}") for hit in hits]
+        words = f"The {len(hits)} shots most like {', '.join(self.examples)}"
+        words += f", and unlike {', '.join(self.unlike)}" if self.unlike else ""
+        intro = (
+            f"{words}, of {len(opened):,} embeddings by {opened.about.encoder}. A name opens the file at that second."
+        )
+        page = write_shots_page(self.out, "vivi search", "Shots found", intro, [Section("", "", shots)])
+        console.print(f"open {page}", soft_wrap=True)
