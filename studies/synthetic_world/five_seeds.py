@@ -33,8 +33,8 @@ from vivi.demo.tasks import TASKS
 from vivi.evaluate.probes import by_neighbours, by_regression
 from vivi.evaluate.results import read_results
 from vivi.evaluate.settings import Neighbours
-from vivi.evaluate.tasks import find_tasks
 from vivi.evaluate.tasks.examples import Examples
+from vivi.evaluate.tasks.find import find_tasks
 from vivi.train.metrics import read_metrics
 
 HERE = Path(__file__).parent
@@ -116,7 +116,7 @@ def with_error(values: Sequence[float], sign: str = "") -> str:
 
 
 def means(seed: Mapping[str, Any], probe: str, name: str) -> float:
-    return statistics.mean(seed["accuracies"][probe][name].values())
+    return float(statistics.mean(seed["accuracies"][probe][name].values()))
 
 
 def gains(seed: Mapping[str, Any], probe: str, name: str) -> float:
