@@ -124,7 +124,7 @@ def written(folder: Path, results: Sequence[Result]) -> Path:
     return folder
 
 
-def report(results: Path, out: Path, **options: Any) -> tuple[Page, str]:
+def report(results: Path | None, out: Path, **options: Any) -> tuple[Page, str]:
     """The page, and what was printed."""
     console = Console(file=io.StringIO(), width=1000)
     index = write_report(results, out, ReportOptions(**options), console)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from some_results import ENCODERS, HOSTILE, a_result, boards_of, report, some_results, table, written
 
-from vivi.evaluate.results import Benchmark, Score, write_result
-from vivi.report.boards import Board, Mean, comparable, difference, leader, mean
+from vivi.evaluate.results import Benchmark, Result, Score, write_result
+from vivi.report.boards import Accuracy, Board, Mean, Method, comparable, difference, leader, mean
 from vivi.report.paper import paper_rows
 from vivi.report.table import Cells, csv_text
 from vivi.report.transfer import means_table, tasks_table
@@ -29,7 +32,8 @@ def best(board: Board, title: str) -> set[str]:
 
 def test_best_only_among_those_that_have_all_tasks() -> None:
     board = boards_of(some_results())[0]
-    assert board.rows[0].name == ENCODERS[0] and board.baseline is board.rows[0]
+    assert [row.name for row in board.rows] == ["vivi", HOSTILE, ENCODERS[0]]  # over the tasks that all have
+    assert board.baseline is board.rows[-1]
     # vivi is better, on fewer tasks: it is no one's rival in the mean, but where all have the task.
     assert best(board, "Mean") == {HOSTILE}
     assert best(board, "Nat.") == {HOSTILE}
@@ -40,7 +44,8 @@ def test_best_only_among_those_that_have_all_tasks() -> None:
     assert comparable(board.rows, board.counted) == list(board.rows) and leader(board) is board.find("vivi")
     # but for an encoder that has just begun: its one task would be all.
     board = boards_of([*some_results(), a_result("new", "dtd", [1.0])])[0]
-    assert [row.name for row in comparable(board.rows, board.counted)] == [*ENCODERS]
+    assert [row.name for row in board.rows] == ["vivi", HOSTILE, ENCODERS[0], "new"]
+    assert comparable(board.rows, board.counted) == [*board.rows[:3]]
     assert leader(board) is board.find("vivi")
 
 
@@ -51,17 +56,54 @@ def test_ties_as_printed_are_both_best() -> None:
     assert best(board, "DTD") == {"a", "b"}
 
 
-def test_ranges_of_seeds() -> None:
-    results = [a_result("a", "dtd", [0.1, 0.3, 0.2]), a_result("a", "pets", [0.5, 0.5, 0.2, 0.9])]
-    row = boards_of(results)[0].rows[0]
-    found = mean(row, ["dtd", "pets", "svhn"])
-    assert found.tasks == 2 and found.value == pytest.approx((20 + 50) / 2)
-    # The fourth seed has no partner.
-    assert (min(found.seeds), max(found.seeds)) == (pytest.approx((20 + 20) / 2), pytest.approx((30 + 50) / 2))
-    assert row.cells["dtd"].spread == pytest.approx(10)
-    single = boards_of([a_result("a", "dtd", [0.1])])[0].rows[0]
-    assert single.cells["dtd"].spread is None and mean(single, ["dtd"]) == mean(single, ["dtd", "pets"])
-    assert mean(single, ["pets"]) == Mean(None, 0)
+def test_errors_are_of_test_images_and_of_seeds() -> None:
+    def row(seeds: Sequence[float], **others: Any) -> Method:
+        return boards_of([a_result("a", task, seeds, **others) for task in ("dtd", "pets")])[0].rows[0]
+
+    tasks = ["dtd", "pets", "svhn"]
+    found = mean(row([0.1, 0.3, 0.2]), tasks)
+    assert found.value == pytest.approx(20) and found.tasks == 2
+    of_seeds = 10 / 3**0.5  # the standard deviation of the seeds is 10
+    assert found.error == pytest.approx(1.96 * of_seeds / 2**0.5)
+    of_images = 50 / 100**0.5  # binomial
+    assert mean(row([0.5], images={"test": 100}), tasks).error == pytest.approx(1.96 * of_images / 2**0.5, rel=0.03)
+    both = mean(row([0.6, 0.4, 0.5], images={"test": 100}), tasks).error
+    assert both == pytest.approx(1.96 * (of_images**2 + of_seeds**2) ** 0.5 / 2**0.5, rel=0.03)
+    # All of a few images right is not certainty, and of one run without a number of images nothing is known.
+    certain = mean(row([1.0], images={"test": 20}), tasks).error
+    assert certain is not None and certain > 3
+    assert mean(row([0.5]), tasks) == Mean(50.0, 2, None) and mean(row([0.5]), ["svhn"]) == Mean(None, 0)
+
+
+def test_the_binomial_error_covers_the_truth_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    for truth, images in ((0.5, 300), (0.9, 50), (0.03, 100)):
+        right = random.binomial(images, truth, 2000) / images
+        cells = [
+            Accuracy(100 * share, result=a_result("a", "dtd", [share], images={"test": images})) for share in right
+        ]
+        errors = np.sqrt([sum(cell.squared_errors) for cell in cells])
+        assert 0.93 < (np.abs(100 * (right - truth)) <= errors).mean() < 0.995
+
+
+def test_a_difference_within_its_error_is_grey_and_called_so(tmp_path: Path) -> None:
+    def results(trained: float, **others: Any) -> list[Result]:
+        encoders = (("untrained", 0.5), ("vivi", trained))
+        return [a_result(name, "mine", [share], "linear", **others) for name, share in encoders]
+
+    for trained, verdict in ((0.52, "within"), (0.48, "within"), (0.7, "up"), (0.3, "down")):
+        board = boards_of(results(trained, images={"test": 100}))[0]
+        first, second = board.find("vivi"), board.find("untrained")
+        assert first and second and difference(first, second, board.counted).verdict == verdict
+        folder = written(tmp_path / f"{trained}", results(trained, images={"test": 100}))
+        page, _ = report(folder, tmp_path / "page", paper=False)
+        kinds = {value for key, value in page.attributes if key == "class"}
+        assert {"within", "up", "down"} & kinds == {verdict}
+        assert f'class="value {verdict}"' in page.html  # in the headline as well
+        assert ("points, within error:" in page.text) == (verdict == "within")
+    # Of one run, and no number of images, no error is known: no colour, and nothing is called anything.
+    page, _ = report(written(tmp_path / "unknown", results(0.7)), tmp_path / "page", paper=False)
+    assert "so no error is" in page.text and not {"up", "within"} & {v for k, v in page.attributes if k == "class"}
 
 
 def test_nothing_in_common_is_no_difference() -> None:
@@ -92,10 +134,25 @@ def test_different_settings_on_one_board_are_told() -> None:
     assert [*boards_of(results)[0].warnings()] == ["Results were measured with different settings: batch is 16 or 8."]
 
 
-def test_chance_and_the_error_of_so_many_test_images_are_told(tmp_path: Path) -> None:
+def test_chance_is_told_and_which_error_is_meant(tmp_path: Path) -> None:
     results = written(tmp_path / "results", [a_result("a", "dtd", [0.5], images={"test": 100})])
     page, _ = report(results, tmp_path / "page")
-    assert "By chance, the mean would be about 10.0." in page.text and "uncertain by up to ±5.0" in page.text
+    assert "By chance, the mean would be about 10.0." in page.text
+    assert "from the number of test images (binomial)." in page.text
+    line = table(tmp_path / "page/tables/vtab-v1-summary.csv")[0]
+    assert float(line["mean_error"]) == pytest.approx(1.96 * 5, rel=0.03)
+    # The paper prints no errors: none of its differences has a colour.
+    assert not {"up", "down", "within"} & {value for key, value in page.attributes if key == "class"}
+
+
+def test_one_folder_that_is_called_like_a_task_of_vtab_leaves_the_mean_over_all() -> None:
+    results = [a_result("a", task, [0.5]) for task in ("mine", "hers", "dtd")]
+    board = boards_of([*results, *[a_result("b", task, [0.4]) for task in ("mine", "hers")]], paper=True)[0]
+    assert board.counted == ("dtd", "hers", "mine") and board.total == 3 and not board.paper
+    assert [mean(row, board.counted).tasks for row in board.rows] == [3, 2]
+    # With more of VTAB's tasks than one's own the mean is VTAB's, as the paper's.
+    results += [a_result("a", task, [0.5]) for task in ("pets", "svhn")]
+    assert {*boards_of(results, paper=True)[0].counted} == {"dtd", "pets", "svhn"}
 
 
 def test_boards_and_their_order() -> None:
@@ -138,9 +195,22 @@ def test_means_of_the_paper_are_shown_as_it_prints_them() -> None:
 
 
 def test_baselines() -> None:
+    def automatic(results: Sequence[Result]) -> str | None:
+        baseline = boards_of(results)[0].baseline
+        return baseline.name if baseline else None
+
     results = [a_result(name, "dtd", [0.5]) for name in ("b", "Untrained-2", "a")]
-    assert boards_of(results)[0].rows[0].name == "Untrained-2"
-    assert boards_of(results[::2])[0].rows[0].name == "a"
+    assert automatic(results) == "Untrained-2" and automatic(results[::2]) == "a"
+    assert automatic(results[:1]) is None
+    # An untrained network is one by how it was named to vivi evaluate; it must be of the best one's architecture.
+    small = a_result("small", "dtd", [0.1], encoder_from="untrained:resnet18", architecture="resnet18")
+    large = a_result("large", "dtd", [0.2], encoder_from="untrained:resnet50", architecture="resnet50")
+    mine = a_result("mine", "dtd", [0.7], architecture="resnet50")
+    other = a_result("other", "dtd", [0.6], architecture="resnet18")
+    assert automatic([small, mine, large]) == "large" and automatic([small, large, other]) == "small"
+    assert automatic([small, mine, other]) == "mine" and automatic([small, mine]) is None
+    chosen = boards_of([small, mine], baseline="small")[0].baseline
+    assert chosen and chosen.name == "small"
     board = boards_of(results, paper=True, baseline="VIVI-Ex(4)")[0]
     assert board.baseline and board.baseline.paper
     gain = 50 - next(row for row in paper_rows("v1") if row.method == "VIVI-Ex(4)").numbers["dtd"]

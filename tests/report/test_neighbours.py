@@ -1,4 +1,4 @@
-"""The report of runs and corpora: curves, film strips, nearest neighbours."""
+"""The report of encoders and corpora: film strips, nearest neighbours, maps of frames."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, in_frames
 from PIL import Image
 from small_corpora import SETTINGS, video
 from some_results import a_result, report, written
+from torch import Tensor, nn
 
+from vivi.model.architecture import Architecture
+from vivi.model.encoder import Encoder
+from vivi.model.files import write_encoder
 from vivi.prepare.corpus import ShotWriter, shard_path, write_settings, write_videos
+from vivi.report.neighbours import read_frames, see
+from vivi.report.tsne import tsne
 from vivi.runtime.errors import UserError
 
 
@@ -40,10 +47,6 @@ def coloured_corpus(folder: Path, videos: int = 6, shots: int = 3) -> Path:
 
 
 def test_training_strips_and_neighbours(tmp_path: Path) -> None:
-    from vivi.model.architecture import Architecture
-    from vivi.model.encoder import Encoder
-    from vivi.model.files import write_encoder
-
     corpus, run = coloured_corpus(tmp_path / "corpus"), tmp_path / "run <1> 50%"
     run.mkdir()
     Image.new("RGB", (30, 20)).save(run / "curves.png")
@@ -52,32 +55,82 @@ def test_training_strips_and_neighbours(tmp_path: Path) -> None:
     write_encoder(run, Encoder(architecture, architecture.create(), 0.1), "none", 0)
     results = written(tmp_path / "results", [a_result("a", "mine", [0.5], "knn")])
     page, _ = report(results, tmp_path / "page", paper=False, runs=(run,), encoders=(run,), corpus=corpus)
-    for title in ("Training", "Film strips", "Nearest neighbours", "run <1> 50%"):
+    for title in ("Training", "Film strips", "Nearest neighbours", "Map of frames", "run <1> 50%"):
         assert title in page.text
     assert len(page.strips) == 4
     for file in page.files():
         assert (page.path.parent / unquote(file)).is_file(), file
 
 
+class Colour(nn.Module):
+    """Sees the colour alone."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.mean(dim=(2, 3))
+
+
 def test_neighbours_are_the_nearest(tmp_path: Path) -> None:
-    """To an encoder that sees the colour alone, the other shots of a video are nearest: every hit is framed."""
-    from torch import nn
-
-    from vivi.model.architecture import Architecture
-    from vivi.report.neighbours import draw_neighbours
-
-    seeing = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    """To an encoder that sees the colour alone, the other shots of a video are nearest."""
     architecture = Architecture("none", {}, 32, (0.5,) * 3, (0.5,) * 3)
-    about = (architecture, coloured_corpus(tmp_path / "corpus"))
-    caption = draw_neighbours(seeing, *about, tmp_path / "sheet.png", queries=4, nearest=2)
-    assert "4 of 18 frames from 6 held-out videos" in caption and "8 of 8 are" in caption
+    frames, which = read_frames(coloured_corpus(tmp_path / "corpus"), tmp_path / "frames")
+    seen = see("colour", Colour(), architecture, frames, which)
     # By chance: 2 of the 17 frames of other shots are of the same video.
-    assert f"by chance it would be {8 * 2 / 17:.1f}" in caption
-    with Image.open(tmp_path / "sheet.png") as image:
-        pixels = np.asarray(image.convert("RGB"))
-    assert pixels.shape[1] > 500 and (pixels == (11, 138, 90)).all(axis=2).sum() > 8 * 500
-    caption = draw_neighbours(seeing, *about, tmp_path / "five.png", queries=1, nearest=5)
-    assert "2 of 5 are" in caption  # its video has no more
+    assert seen.retrieval == pytest.approx((1.0, 2 / 17, 18)) and seen.which == "held-out"
+    assert len(seen.rows) == 6 and len({query.video for query, _ in seen.rows}) == 6
+    for query, nearest in seen.rows:
+        assert [frame.video == query.video for frame, _ in nearest] == [True, True, False, False, False]
+        assert {query.shot, *(frame.shot for frame, _ in nearest[:2])} == {1, 2, 3}
+        cosines = [cosine for _, cosine in nearest]
+        assert cosines == sorted(cosines, reverse=True) and cosines[0] > 0.99
+    assert {path.name for path in (tmp_path / "frames").iterdir()} == {frame.thumbnail.file for frame in frames}
     few = coloured_corpus(tmp_path / "few", videos=3, shots=1)
     with pytest.raises(UserError, match="too few videos"):
-        draw_neighbours(seeing, architecture, few, tmp_path / "no.png")
+        read_frames(few, tmp_path / "frames")
+
+
+def test_the_map_keeps_neighbours_together() -> None:
+    random = np.random.default_rng(0)
+    of_group = np.arange(80) // 4
+    features = random.normal(size=(20, 30))[of_group] + 0.1 * random.normal(size=(80, 30))
+    places = tsne(features)
+    assert places.shape == (80, 2) and places.min() >= 0 and places.max() <= 1
+    apart = np.linalg.norm(places[:, None] - places, axis=2) + np.eye(80)
+    assert (of_group[apart.argmin(axis=1)] == of_group).mean() > 0.95
+    assert (tsne(features) == places).all()
+    # Frames that are all alike, or only two, still have places.
+    for few in (np.ones((5, 3)), random.normal(size=(2, 3))):
+        assert np.isfinite(tsne(few)).all()
+
+
+PROBE = """<script>
+addEventListener("load", () => {
+  const points = [...document.querySelectorAll("#map svg a")];
+  points[0].dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+  const found = { width: innerWidth, points: points.length, peek: document.querySelectorAll("#map image").length };
+  found.same = document.querySelectorAll("#map a.same").length;
+  found.words = document.querySelector("#map figcaption").textContent;
+  points[0].focus();
+  points[0].dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+  found.next = document.activeElement === points[1];
+  document.querySelector("#map svg").dispatchEvent(new PointerEvent("pointerleave"));
+  found.after = document.querySelectorAll("#map image").length;
+  found.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  found.problems = problems;
+  parent.postMessage(found, "*");
+});
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_frame_on_the_map_is_shown_where_it_is_pointed_at(tmp_path: Path) -> None:
+    corpus, run = coloured_corpus(tmp_path / "corpus"), tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.json").write_text("{}")
+    architecture = Architecture("test_resnet", {}, 32)
+    write_encoder(run, Encoder(architecture, architecture.create(), 0.1), "none", 0)
+    page, _ = report(None, tmp_path / "page", runs=(run,), encoders=(run,), corpus=corpus)
+    assert "How does training go?" in page.text and "The paper" not in page.text
+    for found in in_frames(tmp_path / "page", page.html, PROBE, (390, 1600)):
+        assert found["problems"] == [] and found["overflow"] == 0
+        assert (found["points"], found["same"], found["peek"], found["after"]) == (18, 3, 1, 0) and found["next"]
+        assert found["words"] == "<0>.mp4, shot 1"

@@ -109,7 +109,7 @@ def test_a_folder_of_something_else_a_file_and_a_dangling_link_are_each_one_line
     (tmp_path / "corpus.json").write_text("{}")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for path, words in (
-        (tmp_path, r"no results in .*of 1 files the first: .*corpus.json is no result .*; give the --out of a vivi"),
+        (tmp_path, "is a corpus: vivi inspect .* shows it; give the --out of a vivi evaluate"),
         (tmp_path / "corpus.json", "corpus.json cannot be read: Not a directory"),
         (tmp_path / "dangling", "there is no folder .*dangling; vivi evaluate"),
     ):

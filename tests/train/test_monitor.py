@@ -77,7 +77,7 @@ def test_features_that_are_not_finite_have_no_rank_and_no_spread() -> None:
         assert math.isnan(float(effective_rank(broken))) and math.isnan(float(spread(broken)))
 
 
-def slow_retrieval(vectors: Tensor, videos: Tensor, shots: Tensor) -> tuple[float, float] | None:
+def slow_retrieval(vectors: Tensor, videos: Tensor, shots: Tensor) -> tuple[float, float, int] | None:
     hits, chances = [], []
     n = len(vectors)
     for i in range(n):
@@ -89,7 +89,7 @@ def slow_retrieval(vectors: Tensor, videos: Tensor, shots: Tensor) -> tuple[floa
         nearest = others[max(range(len(others)), key=lambda k: cosines[k])]
         hits.append(nearest in right)
         chances.append(len(right) / len(others))
-    return (sum(hits) / len(hits), sum(chances) / len(chances)) if hits else None
+    return (sum(hits) / len(hits), sum(chances) / len(chances), len(hits)) if hits else None
 
 
 @pytest.mark.parametrize(("frames", "videos", "shots"), [(2, 1, 2), (12, 3, 2), (50, 8, 3), (70, 30, 2), (40, 5, 1)])
@@ -192,8 +192,12 @@ def test_watching_tells_retrieval_beside_chance_and_leaves_the_encoder_as_it_was
     torch.manual_seed(0)
     state = torch.get_rng_state()
     values = measure_features(encoder, coloured(videos=100, shots=4))
-    assert list(values) == ["retrieval", "retrieval_chance", "spread", "effective_rank"]
-    assert values["retrieval"] > 0.95 and values["retrieval_chance"] == pytest.approx(3 / 399)
+    assert list(values) == ["retrieval", "retrieval_chance", "retrieval_queries", "spread", "effective_rank"]
+    assert (
+        values["retrieval"] > 0.95
+        and values["retrieval_queries"] == 400
+        and values["retrieval_chance"] == pytest.approx(3 / 399)
+    )
     assert 0 < values["spread"] <= 1.1 and 1 < values["effective_rank"] <= 3
     assert encoder.sizes == [256, 144]
     assert (encoder.training, encoder.norm.training, encoder.drop.training) == (True, False, True)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-import numpy as np
-from PIL import Image as Pillow
+from PIL import Image
 
 from vivi.answers.embeddings import Embeddings, Row
 from vivi.answers.footage import Footage, open_footage
-from vivi.data.packed import Image
-from vivi.report.strips import THUMBNAIL_QUALITY, THUMBNAIL_SIZE, ShownFrame, evenly
+from vivi.report.strips import ShownFrame, evenly, keep_thumbnail
 from vivi.report.writing import check_free, unwritable_named, write_html
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import write_atomically
@@ -66,17 +62,20 @@ class Frames:
         times = self.footage.times(shot)
         shown = []
         for number, image in zip(numbers, self.footage.read(shot, numbers), strict=True):
-            shown.append(ShownFrame(times[number]) if isinstance(image, str) else self._write(times[number], image))
+            time = times[number]
+            if isinstance(image, str):
+                shown.append(ShownFrame(time))
+            else:
+                shown.append(keep_thumbnail(time, Image.fromarray(image), self.folder))
         return ShownShot(row, note, shown)
 
-    def _write(self, time: float, image: Image) -> ShownFrame:
-        small = Pillow.fromarray(np.asarray(image))
-        small.thumbnail(THUMBNAIL_SIZE, Pillow.Resampling.BOX)
-        content = io.BytesIO()
-        small.save(content, "JPEG", quality=THUMBNAIL_QUALITY, optimize=True)
-        name = f"vivi-{hashlib.sha256(content.getvalue()).hexdigest()[:20]}.jpg"
-        write_atomically(self.folder / name, content.getvalue(), sync=False)
-        return ShownFrame(time, name, small.width, small.height)
+    def copy(self, row: Row, folder: Path) -> Path:
+        """Writes a frame as it is into a folder, under a name that says where it is from."""
+        content, suffix = self.footage.encoded(self._shots[row.video, row.shot], row.frame)
+        stem = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in row.video)[-80:]
+        path = folder / f"{row.number:08d}-{stem}-{row.time:.2f}s{suffix}"
+        write_atomically(path, content, sync=False)
+        return path
 
 
 def open_shown(embeddings: Embeddings, out: Path) -> Frames:

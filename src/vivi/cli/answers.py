@@ -1,16 +1,17 @@
-"""vivi embed and vivi search."""
+"""vivi embed, vivi search and vivi select."""
 
 from __future__ import annotations
 
 import json as json_format
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from vivi.answers.settings import SelectSettings
 from vivi.runtime.errors import UserError
 
 
@@ -98,4 +99,33 @@ class Search:
             f"{words}, of {len(opened):,} embeddings by {opened.about.encoder}. A name opens the file at that second."
         )
         page = write_shots_page(self.out, "vivi search", "Shots found", intro, [Section("", "", shots)])
+        console.print(f"open {page}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Select:
+    """Choose the frames that are worth labelling: diverse ones, no near-duplicates, no outliers."""
+
+    embeddings: Path = Path("embeddings")
+    """The embeddings of every frame that vivi embed made."""
+    settings: OmitArgPrefixes[SelectSettings] = field(default_factory=SelectSettings)
+    exclude: tuple[str, ...] = ()
+    """What is labelled already: images, folders of images, or VIDEO@SECOND."""
+    out: Path = Path("selected")
+    """Folder for the frames (images/), selected.csv and the page."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto: a GPU if there is one."""
+
+    def run(self, console: Console) -> None:
+        self.settings.check()
+        if not (self.embeddings / "embeddings.json").is_file():
+            raise UserError(f"there are no embeddings in {self.embeddings}; make some with vivi embed")
+        from vivi.answers.embeddings import Embeddings
+        from vivi.answers.select import select, write_selection
+
+        opened = Embeddings(self.embeddings)
+        rows = select(opened, self.settings, exclude=self.exclude, device=self.device, console=console)
+        page = write_selection(opened, rows, self.settings, self.out)
+        videos = len({row.video for row in rows})
+        console.print(f"{len(rows):,} frames of {videos:,} videos in {self.out / 'images'}", soft_wrap=True)
         console.print(f"open {page}", soft_wrap=True)

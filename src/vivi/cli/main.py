@@ -15,9 +15,12 @@ import tyro
 from rich.text import Text
 from tyro.conf import subcommand
 
-from vivi.cli.answers import Embed, Search
+from vivi.cli.answers import Embed, Search, Select
 from vivi.cli.bench import run_benchmark
+from vivi.cli.classify import CLASSIFY, Fit
+from vivi.cli.classify import Run as ClassifyRun
 from vivi.cli.evaluate import EVALUATE, Check, Detection, Vtab, evaluate_commands
+from vivi.cli.export import Export
 from vivi.cli.prepare import Inspect, Prepare, Synthesize
 from vivi.cli.report import Demo, Recipes, Report
 from vivi.cli.train import Train, recipe_options
@@ -40,6 +43,12 @@ def commands(arguments: Sequence[str]) -> Any:
         | Annotated[Report, subcommand("report")]
         | Annotated[Embed, subcommand("embed")]
         | Annotated[Search, subcommand("search")]
+        | Annotated[Select, subcommand("select")]
+        | Annotated[
+            Annotated[Fit, subcommand("fit")] | Annotated[ClassifyRun, subcommand("run")],
+            subcommand("classify", description=CLASSIFY),
+        ]
+        | Annotated[Export, subcommand("export")]
         | Annotated[Demo, subcommand("demo")]
     )
 
@@ -65,7 +74,7 @@ def run() -> None:
             errors.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
         sys.exit(2 if isinstance(error, WrongCommand) else 1)
     except KeyboardInterrupt:
-        resumes = isinstance(command, Embed | Prepare | Synthesize | Train | Vtab | Detection | Demo)
+        resumes = isinstance(command, ClassifyRun | Embed | Prepare | Synthesize | Train | Vtab | Detection | Demo)
         if first:
             errors.print("stopped; the same command goes on from here" if resumes else "stopped")
         sys.exit(130)

@@ -10,7 +10,10 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from vivi.data.footage import about, suit
+from vivi.data.index import open_index
 from vivi.demo.synthesize import SynthesizeSettings, synthesize
+from vivi.prepare.corpus import Corpus
 from vivi.prepare.piece import PrepareSettings
 from vivi.prepare.prepare import PrepareExecution, prepare
 from vivi.prepare.statistics import print_summary
@@ -36,7 +39,12 @@ class Prepare:
         print_summary(self.out, console)
         if not any(row.status == "ok" for row in rows):
             raise UserError("none of the videos could be used")
-        console.print(f"look at it: vivi inspect {shlex.quote(str(self.out))} --out page/", soft_wrap=True)
+        corpus, out = Corpus(self.out), shlex.quote(str(self.out))
+        done = about(suit(open_index(corpus), corpus.settings))
+        console.print(f"look at it: vivi inspect {out} --out page/", soft_wrap=True)
+        console.print(f"train on it: vivi train auto --corpus {out} --out run/", soft_wrap=True)
+        if done:
+            console.print(f"({done})", soft_wrap=True)
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from vivi.recipes.describe import print_recipe, print_recipes
 from vivi.recipes.files import find_recipe, recipe_json
 from vivi.report.options import ReportOptions
-from vivi.runtime.errors import UserError
+from vivi.runtime.errors import UserError, require
 
 
 @dataclass(frozen=True)
 class Report:
     """Make a page of results: the paper's tables and figures, with the paper's numbers beside yours."""
 
-    results: Positional[Path]
-    """Folder of results, the --out of vivi evaluate."""
+    folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="RESULTS|RUN...")]
+    """A folder of results, the --out of vivi evaluate; and training runs, whose curves are laid over each other."""
     out: Path = Path("page")
     """Folder of the page; open its index.html."""
     shown: OmitArgPrefixes[ReportOptions] = field(default_factory=ReportOptions)
@@ -28,7 +28,11 @@ class Report:
     def run(self, console: Console) -> None:
         from vivi.report.page import write_report
 
-        page = write_report(self.results, self.out, self.shown, console)
+        runs = tuple(folder for folder in self.folders if (folder / "recipe.json").exists())
+        results = [folder for folder in self.folders if folder not in runs]
+        require(len(results) <= 1, f"one folder of results makes a page, not {' and '.join(map(str, results))}")
+        shown = replace(self.shown, runs=(*runs, *self.shown.runs))
+        page = write_report(results[0] if results else None, self.out, shown, console)
         console.print(f"open {page}", soft_wrap=True)
 
 

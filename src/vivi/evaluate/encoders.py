@@ -55,6 +55,7 @@ class Model:
     std: tuple[float, ...]
     learning_rates: tuple[float, ...]  # what the sweep of VTAB tries
     checksum: str  # of its weights
+    architecture: Architecture
 
 
 # A name, the network, and what its input looks like.
@@ -85,7 +86,8 @@ def load_model(source: str, weights: Path | None = None, size: int = 0, name: st
     size, mean, std = architecture.size, architecture.mean, architecture.std
     rates = TI_LEARNING_RATES if kind == "ti" else LEARNING_RATES
     features = _features(backbone.eval(), size, source)
-    return Model(name or own_name, source, backbone, features, size, mean, std, rates, checksum(backbone, mean, std))
+    weights_checksum = checksum(backbone, mean, std)
+    return Model(name or own_name, source, backbone, features, size, mean, std, rates, weights_checksum, architecture)
 
 
 def checksum(backbone: nn.Module, mean: Sequence[float], std: Sequence[float]) -> str:

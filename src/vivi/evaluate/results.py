@@ -50,6 +50,7 @@ class Measured:
     picture: str = ""  # a PNG beside the result's file
     encoder_from: str = ""  # as it was given
     encoder_checksum: str = ""
+    architecture: str = ""  # of the encoder, in words; nothing in results of older versions
     data_checksum: str = ""
     seconds: Amount = 0.0
     versions: dict[str, str] = field(default_factory=dict)

@@ -62,6 +62,7 @@ class Session:
             notes=task.notes,
             encoder_from=self.model.source,
             encoder_checksum=self.model.checksum,
+            architecture=str(self.model.architecture),
             data_checksum=self.checksums[task.name],
             versions=versions(),
             **measured,

@@ -2,6 +2,10 @@
 
 A mean is never compared with one over other tasks: each mean knows how many tasks it is over, a difference is over
 the tasks that both rows have, and only rows that have all tasks of a column compete for being its best.
+
+The error of a number is half of its 95 % interval, from how many test images a task has (binomial) and how much
+several seeds differ. That of a difference adds the errors of both encoders on each task, as if they had been tested
+on different images: on the same ones it is smaller. It covers neither other tasks nor another training run.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import get_args
+from typing import Literal, get_args
 
 from vivi.evaluate.results import Protocol, Result
 from vivi.evaluate.tasks import GROUPS, VTAB, Group
@@ -19,6 +23,7 @@ from vivi.report.paper import paper_rows
 from vivi.report.table import extent
 
 PAPER_BASELINE = "Ex-ImageNet"
+INTERVAL = 1.96  # standard errors: 95 % of a normal distribution lie so near to its mean
 _VTAB = {task.name: task for task in VTAB}
 _ORDER = {name: place for place, name in enumerate(_VTAB)}
 # What the paper calls the mean over all tasks of VTAB, or of a group.
@@ -51,9 +56,12 @@ class Accuracy:
     result: Result | None = None
 
     @property
-    def spread(self) -> float | None:
-        """Half the way from the lowest seed to the highest; None for a single one."""
-        return (max(self.seeds) - min(self.seeds)) / 2 if len(self.seeds) > 1 else None
+    def squared_errors(self) -> list[float]:
+        """Of its test images, and of its seeds, as far as they are known."""
+        interval = self.result.interval if self.result else None
+        of_images = [((interval[1] - interval[0]) * 100 / 2) ** 2] if interval else []
+        several = len(self.seeds) > 1
+        return of_images + ([INTERVAL**2 * statistics.variance(self.seeds) / len(self.seeds)] if several else [])
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,36 @@ class Method:
     def tasks(self, among: Iterable[str]) -> list[str]:
         return [task for task in among if task in self.cells]
 
+    @property
+    def results(self) -> list[Result]:
+        return [cell.result for cell in self.cells.values() if cell.result]
+
+    @property
+    def is_untrained(self) -> bool:
+        sources = [result.encoder_from for result in self.results]
+        return self.name.lower().startswith("untrained") or any(source.startswith("untrained:") for source in sources)
+
+    @property
+    def architecture(self) -> str:
+        """Nothing, of results that older versions wrote."""
+        return next((result.architecture for result in self.results), "")
+
 
 @dataclass(frozen=True)
 class Mean:
-    """Over so many tasks; of none, there is no value. `seeds`: the means of the single ones, if there are several."""
+    """Over so many tasks, or the difference of two; of no tasks, there is no value. `error` is half of the 95 %
+    interval; None where it is not known."""
 
     value: float | None
     tasks: int
-    seeds: tuple[float, ...] = ()
+    error: float | None = None
+
+    @property
+    def verdict(self) -> Literal["", "within", "up", "down"]:
+        """Of a difference: whether it is within its error, or beyond; nothing where one of both is not known."""
+        if self.value is None or self.error is None:
+            return ""
+        return "within" if abs(self.value) <= self.error else "up" if self.value > 0 else "down"
 
 
 @dataclass(frozen=True)
@@ -86,7 +116,7 @@ class Board:
     protocol: Protocol
     quick: bool
     columns: tuple[BoardTask, ...]
-    rows: tuple[Method, ...]  # ours: the baseline, then by mean
+    rows: tuple[Method, ...]  # ours, the best first
     paper: tuple[Method, ...]  # in the paper's order
     baseline: Method | None
 
@@ -113,7 +143,7 @@ class Board:
 
     @property
     def results(self) -> list[Result]:
-        return [cell.result for row in self.rows for cell in row.cells.values() if cell.result]
+        return [result for row in self.rows for result in row.results]
 
     @property
     def seeds(self) -> list[int]:
@@ -136,12 +166,6 @@ class Board:
         """The mean that guessing gives."""
         classes = {result.task: result.classes for result in self.results if result.task in self.counted}
         return 100 * statistics.fmean(1 / count for count in classes.values())
-
-    @property
-    def standard_error(self) -> float:
-        """How far the number of test images alone makes an accuracy uncertain, at most."""
-        shares = [(result.score.median, count) for result in self.results if (count := result.images.get("test"))]
-        return max((100 * (share * (1 - share) / count) ** 0.5 for share, count in shares), default=0.0)
 
     @property
     def shown(self) -> tuple[Method, ...]:
@@ -168,7 +192,8 @@ class Board:
     @property
     def total(self) -> int:
         """How many tasks a mean would be over if none were missing."""
-        return len(VTAB) if _VTAB.keys() >= {*self.counted} else len(self.counted)
+        known = {column.task for column in self.columns if column.known}
+        return len(VTAB) if known >= {*self.counted} else len(self.counted)
 
     @property
     def equal(self) -> bool:
@@ -190,7 +215,7 @@ class Board:
             if len(values) > 1:
                 yield f"Results were measured with different settings: {name} is {' or '.join(sorted(values))}."
         for row in sorted(self.rows, key=lambda row: row.name):
-            checksums = {cell.result.encoder_checksum for cell in row.cells.values() if cell.result} - {""}
+            checksums = {result.encoder_checksum for result in row.results} - {""}
             if len(checksums) > 1:
                 yield f"The results of {row.name} are from different weights."
 
@@ -200,19 +225,25 @@ def mean(row: Method, tasks: Sequence[str]) -> Mean:
     own = row.tasks(tasks)
     if not own:
         return Mean(None, 0)
-    cells = [row.cells[task] for task in own]
-    value = statistics.fmean(cell.value for cell in cells)
+    value = statistics.fmean(row.cells[task].value for task in own)
     # A printed mean is of numbers not yet rounded: nearer to the truth than what can be recomputed.
     value = row.printed.get(_PRINTED.get(frozenset(own), ""), value)
-    by_seed = tuple(statistics.fmean(seeds) for seeds in zip(*(cell.seeds for cell in cells), strict=False))
-    return Mean(value, len(own), by_seed if len(by_seed) > 1 else ())
+    return Mean(value, len(own), _error([row], own))
 
 
 def difference(row: Method, other: Method, tasks: Sequence[str]) -> Mean:
     """How much better a row is than another, over the tasks that both have."""
     both = other.tasks(row.tasks(tasks))
     first, second = mean(row, both).value, mean(other, both).value
-    return Mean(None if first is None or second is None else first - second, len(both))
+    if first is None or second is None:
+        return Mean(None, 0)
+    return Mean(first - second, len(both), _error([row, other], both))
+
+
+def _error(rows: Sequence[Method], tasks: Sequence[str]) -> float | None:
+    """Of the mean of a row over tasks that it has, or of the difference of two."""
+    squares = [row.cells[task].squared_errors for row in rows for task in tasks]
+    return sum(map(sum, squares)) ** 0.5 / len(tasks) if all(squares) else None
 
 
 def leader(board: Board, with_baseline: bool = False) -> Method | None:
@@ -242,8 +273,7 @@ def shared_tasks(rows: Sequence[Method], tasks: Sequence[str]) -> list[str]:
 def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> list[Board]:
     """The boards, those with results first. The paper's rows are offered for VTAB in full.
 
-    `baseline` "" is the first encoder by name, one that is called untrained before the others; on the paper's own
-    boards its ImageNet baseline.
+    `baseline` "" is the one of `automatic_baseline`; on the paper's own boards its ImageNet baseline.
     """
     kinds: dict[tuple[str, Protocol, bool], list[Result]] = defaultdict(list)
     for result in results:
@@ -258,23 +288,45 @@ def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> list[B
         for result in found:
             seeds = tuple(100 * accuracy for accuracy in result.score.accuracies)
             cells[result.encoder][result.task] = Accuracy(100 * result.score.median, seeds, result)
-        rows = [Method(name, cells[name]) for name in sorted(cells)]
+        rows = tuple(Method(name, cells[name]) for name in sorted(cells))
         papers = _paper(protocol, columns, encoders) if paper and benchmark == "vtab" and not quick else ()
-        board = Board(benchmark, protocol, quick, columns, tuple(rows), papers, None)
-        untrained_first = sorted(cells, key=lambda name: (not name.lower().startswith("untrained"), name))
-        first = board.find(baseline or next(iter(untrained_first), PAPER_BASELINE))
-        rows.sort(key=lambda row: (row is not first, mean(row, board.counted).value or -1))
-        boards.append(replace(board, rows=tuple(rows), baseline=first))
+        board = Board(benchmark, protocol, quick, columns, rows, papers, None)
+        rows = best_first(rows, board.counted)
+        first = board.find(baseline or PAPER_BASELINE) if baseline or not rows else automatic_baseline(rows)
+        boards.append(replace(board, rows=rows, baseline=first))
     benchmarks, protocols = ["vtab", *_PROBES].index, get_args(Protocol).index
     return sorted(boards, key=lambda b: (not b.rows, benchmarks(b.benchmark), b.quick, protocols(b.protocol)))
 
 
+def best_first(rows: Sequence[Method], tasks: Sequence[str]) -> tuple[Method, ...]:
+    """By the mean over the tasks that are compared; then the rows that lack some of these."""
+    compared = comparable(rows, tasks)
+    shared = shared_tasks(compared, tasks) or tasks
+    return tuple(sorted(rows, key=lambda row: (row not in compared, -(mean(row, shared).value or -1.0))))
+
+
+def automatic_baseline(rows: Sequence[Method]) -> Method | None:
+    """An untrained encoder of the same architecture as the best trained one; where there is none, the first trained
+    one by name, if there are several to compare. The rows are in order, the best first."""
+    trained = [row for row in rows if not row.is_untrained]
+    alike = [row for row in rows if row.is_untrained and row.architecture == (trained or rows)[0].architecture]
+    choice = alike or (trained if len(trained) > 1 else [])
+    return min(choice, key=lambda row: row.name, default=None)
+
+
 def _columns(results: Sequence[Result]) -> tuple[BoardTask, ...]:
-    """The tasks of some results, VTAB's in the paper's order, then others; of no results, all of VTAB's."""
+    """The tasks of some results, VTAB's in the paper's order, then others; of no results, all of VTAB's.
+
+    Where half of the tasks or more are a user's own, one that is called like one of VTAB's is taken for the user's as
+    well: else the mean would be over it alone.
+    """
     found = {task.name: BoardTask(task.name, task.title, task.group) for task in VTAB if not results}
+    own = {result.task for result in results if result.group == "own"}
+    mostly_own = 2 * len(own) >= len({result.task for result in results})
     for result in reversed(results):
-        known = _VTAB.get(result.task) if result.group != "own" else None
-        title, group = (known.title, known.group) if known else (result.title, result.group)
+        group: Group = "own" if mostly_own else result.group
+        known = _VTAB.get(result.task) if group != "own" else None
+        title, group = (known.title, known.group) if known else (result.title, group)
         found[result.task] = BoardTask(result.task, title, group)
     places = {column: _ORDER[column.task] if column.known else len(VTAB) for column in found.values()}
     return tuple(sorted(places, key=lambda c: (GROUPS.index(c.group), places[c], c.title, c.task)))

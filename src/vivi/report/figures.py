@@ -1,7 +1,7 @@
 """The figures: means by group, differences task by task, and curves of robustness.
 
-Each is drawn once and saved twice: as a PNG to take away, and as the SVG that the page shows, in which every colour
-is a CSS variable with a value for light and one for dark screens.
+Each is a PNG to take away, and two SVGs that the page shows, on wide and on narrow screens, in which every colour is
+a CSS variable with a value for light and one for dark screens.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vivi.evaluate.metadata import counted
 from vivi.evaluate.results import RobustResult
-from vivi.report.boards import Board, Method, comparable, mean, shared_tasks
+from vivi.report.boards import Board, Method, best_first, comparable, difference, mean, shared_tasks
 from vivi.report.paper import PaperRow
 from vivi.report.table import number, signed
 from vivi.runtime.console import harmless
@@ -31,7 +31,7 @@ PAPER_BARS = ("Ex-ImageNet", "Ex-YT-F", "Ex-YT-S", "VIVI-Ex(4)", "VIVI-Ex(4)-Big
 MAX_BARS = 12
 MAX_LINES = 6  # as many as there are colours
 MARKERS = "o^vP<>"  # the paper's points are squares
-_WIDTH = 6.4  # inches
+_WIDE, _NARROW = 6.4, 3.7  # inches
 _DPI = 160
 _NAME = 30  # characters of a name in a legend
 
@@ -68,9 +68,11 @@ class Figure:
 
 def draw_groups(board: Board, folder: Path) -> Figure | None:
     """Bars for all tasks and for each group; None if the rows share no task."""
-    rows = comparable(board.rows, board.counted) or [row for row in board.paper if row.name in PAPER_BARS]
-    if len(rows) > MAX_BARS:
-        rows = [rows[0], *rows[1 - MAX_BARS :]]  # the baseline and the best
+    paper = best_first([row for row in board.paper if row.name in PAPER_BARS], board.counted)
+    rows = comparable(board.rows, board.counted) or [*paper]
+    if len(rows) > MAX_BARS:  # the best, and the baseline
+        baseline = [row for row in rows[MAX_BARS:] if row is board.baseline]
+        rows = [*rows[: MAX_BARS - len(baseline)], *baseline]
     tasks = shared_tasks(rows, [column.task for column in board.columns])
     places = {"All": shared_tasks(rows, board.counted)}
     places |= {group.capitalize(): shared_tasks(rows, board.tasks(group)) for group in board.groups}
@@ -82,31 +84,38 @@ def draw_groups(board: Board, folder: Path) -> Figure | None:
     means = [[mean(row, chosen) for chosen in places.values()] for row in rows]
     colours = _shades([row is board.baseline for row in rows])
     legend = [(short(row.name, _NAME), light) for row, (light, _) in zip(rows, colours, strict=True)]
-    size = (min(max(_WIDTH, 1.2 + 0.17 * len(rows) * len(places)), 2 * _WIDTH), 3.2)
-    canvas, axes = _chart(board.label, legend, size, (0.5, 0.1, 0.45, 0.5), grid="y", ylabel="accuracy (%)")
     labels = [f"{title}\n{counted(len(chosen), 'task')}" for title, chosen in places.items()]
-    axes.set_xticks(range(len(places)), labels)
-    step, highest = 0.84 / len(rows), 0.0
-    for turn, bars in enumerate(means):
-        at = [place + step * (turn - (len(rows) - 1) / 2) for place in range(len(bars))]
-        axes.bar(at, [bar.value or 0.0 for bar in bars], step * 0.9, color=legend[turn][1], zorder=2)
-        for place, bar in zip(at, bars, strict=True):
-            top = max((bar.value or 0.0, *bar.seeds))
-            highest = max(highest, top)
-            if bar.seeds:
-                axes.vlines(place, min(bar.seeds), max(bar.seeds), color=LIGHT["text"], linewidth=1.0, zorder=3)
-            if len(rows) <= 6:
-                _number(axes, number(bar.value), (place, top), (0, 2), ha="center", va="bottom", fontsize=7)
-    axes.set(xlim=(-0.55, len(places) - 0.45), ylim=(0, min(112, 1.13 * highest + 1)))
+
+    def draw(width: float) -> Canvas:
+        if width == _WIDE:
+            width = min(max(width, 1.2 + 0.17 * len(rows) * len(places)), 2 * width)
+        margins = (0.5, 0.1, 0.45, 0.5)
+        canvas, axes = _chart(board.label, legend, (width, 3.2), margins, grid="y", ylabel="accuracy (%)")
+        axes.set_xticks(range(len(places)), labels, fontsize=8.5 if width >= _WIDE else 6.5)
+        step, highest = 0.84 / len(rows), 0.0
+        has_room = (width - 0.6) / len(places) * step > 0.2  # inches, for a number above a bar
+        for turn, bars in enumerate(means):
+            at = [place + step * (turn - (len(rows) - 1) / 2) for place in range(len(bars))]
+            axes.bar(at, [bar.value or 0.0 for bar in bars], step * 0.9, color=legend[turn][1], zorder=2)
+            for place, bar in zip(at, bars, strict=True):
+                value, error = bar.value or 0.0, bar.error or 0.0
+                highest = max(highest, value + error)
+                if error:
+                    axes.vlines(place, value - error, value + error, color=LIGHT["text"], linewidth=1.0, zorder=3)
+                if has_room:
+                    above = {"ha": "center", "va": "bottom", "fontsize": 7}
+                    _number(axes, number(bar.value), (place, value + error), (0, 2), **above)
+        axes.set(xlim=(-0.55, len(places) - 0.45), ylim=(0, min(112, 1.13 * highest + 1)))
+        return canvas
 
     caption = f"Mean accuracy by group, over the {counted(len(tasks), 'task')} that all bars share."
-    if any(bar.seeds for bars in means for bar in bars):
-        caption += " Whiskers: lowest and highest mean of a single seed."
+    if any(bar.error for bars in means for bar in bars):
+        caption += " Whiskers: 95 % intervals."
     if len(board.shown) > len(rows):
         caption += f" Not drawn: {len(board.shown) - len(rows)} of the rows above."
     words = "; ".join(f"{row.name} {number(bars[0].value)}" for row, bars in zip(rows, means, strict=True))
     alt = f"Bar chart of mean accuracy by group. {next(iter(places))}: {words}."
-    return _save(canvas, folder / f"{board.slug}-groups", "Groups", caption, alt, colours)
+    return _save(draw, folder / f"{board.slug}-groups", "Groups", caption, alt, colours)
 
 
 def draw_differences(board: Board, first: Method, second: Method, folder: Path) -> Figure | None:
@@ -114,28 +123,41 @@ def draw_differences(board: Board, first: Method, second: Method, folder: Path) 
     shared = [column for column in board.columns if column.task in first.cells and column.task in second.cells]
     if not shared:
         return None
-    gains = [(first.cells[column.task].value - second.cells[column.task].value, column) for column in shared]
-    gains.sort(key=lambda gain: gain[0])
-    legend = [(group.capitalize(), LIGHT[group]) for group in board.groups if any(c.group == group for c in shared)]
-    title, xlabel = f"{short(first.name)}  minus  {short(second.name)}", "difference in accuracy (points)"
-    size = (_WIDTH, 0.95 + 0.235 * len(gains))
-    canvas, axes = _chart(title, legend, size, (1.35, 0.35, 0.42, 0.42), grid="x", xlabel=xlabel)
-    axes.set_yticks(range(len(gains)), [short(column.title, 22) for _, column in gains], parse_math=False)
-    low, high = min(0.0, gains[0][0]), max(0.0, gains[-1][0])
-    room = 0.09 * (high - low) or 1.0
-    axes.set(xlim=(low - room * (low < 0), high + room), ylim=(-0.6, len(gains) - 0.4))
-    lengths, colours = [gain for gain, _ in gains], [LIGHT[column.group] for _, column in gains]
-    axes.barh(range(len(gains)), lengths, color=colours, height=0.72, zorder=2)
-    for place, gain in enumerate(lengths):
-        side, shift = ("left", 3) if gain >= 0 else ("right", -3)
-        _number(axes, signed(gain), (gain, place), (shift, 0), ha=side, va="center", fontsize=7.5)
-    axes.axvline(0, color=LIGHT["muted"], linewidth=0.8, zorder=3)
+    found = [(difference(first, second, [column.task]), column) for column in shared]
+    gains = sorted(((gain.value or 0.0, gain, column) for gain, column in found), key=lambda gain: gain[0])
+    lengths = [length for length, _, _ in gains]
+    within, unsure = LIGHT["baseline"], sum(gain.verdict == "within" for _, gain, _ in gains)
+    colours = [within if gain.verdict == "within" else LIGHT[column.group] for _, gain, column in gains]
+    legend = [(group.capitalize(), LIGHT[group]) for group in board.groups if LIGHT[group] in colours]
+    legend += [("Within error", within)] * (unsure > 0)
+    ends = [length + sign * (gain.error or 0.0) for length, gain, _ in gains for sign in (-1, 1)]
+    low, high = min(0.0, *ends), max(0.0, *ends)
 
-    both, better = counted(len(gains), "task"), sum(gain > 0 for gain in lengths)
-    caption = f"{first.name} minus {second.name} on the {both} that both have: better on {better}."
-    (least, worst), (most, best) = gains[0], gains[-1]
+    def draw(width: float) -> Canvas:
+        share = 0.4 / (width - 1.7)  # of the axis, for a number at its end
+        room = share / (1 - 2 * share) * (high - low) or 1.0
+        title, xlabel = f"{short(first.name)}  minus  {short(second.name)}", "difference in accuracy (points)"
+        size, margins = (width, 0.95 + 0.235 * len(gains)), (1.35, 0.35, 0.42, 0.42)
+        canvas, axes = _chart(title, legend, size, margins, grid="x", xlabel=xlabel)
+        axes.set_yticks(range(len(gains)), [short(column.title, 22) for _, _, column in gains], parse_math=False)
+        axes.set(xlim=(low - room * (low < 0), high + room), ylim=(-0.6, len(gains) - 0.4))
+        axes.barh(range(len(gains)), lengths, color=colours, height=0.72, zorder=2)
+        for place, (length, gain, _) in enumerate(gains):
+            error = gain.error or 0.0
+            if error:
+                axes.hlines(place, length - error, length + error, color=LIGHT["text"], linewidth=1.0, zorder=3)
+            side, shift, end = ("left", 3, length + error) if length >= 0 else ("right", -3, length - error)
+            _number(axes, signed(length), (end, place), (shift, 0), ha=side, va="center", fontsize=7.5)
+        axes.axvline(0, color=LIGHT["muted"], linewidth=0.8, zorder=3)
+        return canvas
+
+    verdicts = [gain.verdict for _, gain, _ in gains]
+    result = f"better on {verdicts.count('up')}, worse on {verdicts.count('down')}, within error on {unsure}"
+    result = f"{result}. Whiskers: 95 % intervals" if any(verdicts) else f"better on {sum(x > 0 for x in lengths)}"
+    caption = f"{first.name} minus {second.name} on the {counted(len(gains), 'task')} that both have: {result}."
+    (least, _, worst), (most, _, best) = gains[0], gains[-1]
     alt = f"Sorted bars of differences, from {signed(least)} on {worst.title} to {signed(most)} on {best.title}."
-    return _save(canvas, folder / f"{board.slug}-differences", "Task by task", caption, alt)
+    return _save(draw, folder / f"{board.slug}-differences", "Task by task", caption, alt)
 
 
 def draw_curves(results: Sequence[RobustResult], paper: Sequence[PaperRow], path: Path) -> Figure | None:
@@ -149,18 +171,17 @@ def draw_curves(results: Sequence[RobustResult], paper: Sequence[PaperRow], path
     legend = [(short(result.encoder, _NAME), colour) for result, colour in zip(shown, LINE_COLOURS, strict=False)]
     legend += [(short(f"{row.method} (paper)", _NAME), mark) for row, mark in zip(paper, marks, strict=True)]
     labels = {"xlabel": "k: frames away from the anchor, at most", "ylabel": "PM-k accuracy (%)"}
-    title, margins = short(shown[0].set, 60), (0.55, 0.2, 0.45, 0.5)
-    canvas, axes = _chart(title, legend, (_WIDTH, 3.4), margins, grid="y", **labels)
-    axes.set(xticks=range(farthest + 1), xlim=(-0.35, farthest + 0.35))
-    for result, colour, marker in reversed([*zip(shown, LINE_COLOURS, MARKERS, strict=False)]):  # the best on top
-        _curve(axes, result, colour, marker)
-    for turn, (row, mark) in enumerate(zip(paper, marks, strict=True)):
-        style = {"color": mark, "markersize": 4.5, "capsize": 2.5, "linewidth": 1.2, "zorder": 4}
-        inwards = 0.12 + 0.14 * turn  # a little beside the points of the lines
-        for place, kind in ((inwards, "original"), (farthest - inwards, "perturbed")):
-            accuracy, low, high = (row.numbers[name] for name in (f"accuracy_{kind}", f"{kind}_low", f"{kind}_high"))
-            around = [[accuracy - low], [high - accuracy]]
-            axes.errorbar([place], [accuracy], yerr=around, fmt="Ds"[turn % 2], **style)  # type: ignore[arg-type]
+
+    def draw(width: float) -> Canvas:
+        title, margins = short(shown[0].set, 60 if width == _WIDE else 34), (0.55, 0.2, 0.45, 0.5)
+        canvas, axes = _chart(title, legend, (width, 3.4), margins, grid="y", **labels)
+        axes.set(xticks=range(farthest + 1), xlim=(-0.35, farthest + 0.35))
+        for result, colour, marker in reversed([*zip(shown, LINE_COLOURS, MARKERS, strict=False)]):  # the best on top
+            _curve(axes, result, colour, marker)
+        for turn, (row, mark) in enumerate(zip(paper, marks, strict=True)):
+            inwards = 0.12 + 0.14 * turn  # a little beside the points of the lines
+            _paper_points(axes, row, (inwards, farthest - inwards), mark, "Ds"[turn % 2])
+        return canvas
 
     caption = "PM-k: the anchor and all its neighbours at most k frames away are right. Shaded: 95 % intervals."
     if any(result.curve.missing for result in shown):
@@ -172,7 +193,15 @@ def draw_curves(results: Sequence[RobustResult], paper: Sequence[PaperRow], path
     ends = [(result.encoder, _strict(result)) for result in shown]
     words = "; ".join(f"{encoder} from {number(pm[0])} to {number(pm[-1])}" for encoder, pm in ends)
     alt = f"Curves of accuracy over the distance of neighbouring frames. {words}."
-    return _save(canvas, path, "Curves", caption, alt)
+    return _save(draw, path, "Curves", caption, alt)
+
+
+def _paper_points(axes: Axes, row: PaperRow, places: tuple[float, float], colour: str, marker: str) -> None:
+    style = {"color": colour, "markersize": 4.5, "capsize": 2.5, "linewidth": 1.2, "zorder": 4}
+    for place, kind in zip(places, ("original", "perturbed"), strict=True):
+        accuracy, low, high = (row.numbers[name] for name in (f"accuracy_{kind}", f"{kind}_low", f"{kind}_high"))
+        around = [[accuracy - low], [high - accuracy]]
+        axes.errorbar([place], [accuracy], yerr=around, fmt=marker, **style)  # type: ignore[arg-type]
 
 
 def _curve(axes: Axes, result: RobustResult, colour: str, marker: str) -> None:
@@ -215,7 +244,8 @@ def _chart(
     pixels = round(size[0] * _DPI), round((size[1] + height) * _DPI)
     canvas = Figure((pixels[0] / _DPI, pixels[1] / _DPI), facecolor=LIGHT["page"])
     x, y = 1 / canvas.get_size_inches()
-    style = {"ha": "left", "va": "top", "fontsize": 10.5, "fontweight": "bold", "color": LIGHT["text"]}
+    points = 10.5 if size[0] >= _WIDE else 9
+    style = {"ha": "left", "va": "top", "fontsize": points, "fontweight": "bold", "color": LIGHT["text"]}
     canvas.text(0.1 * x, 1 - 0.1 * y, title, parse_math=False, **style)  # type: ignore[arg-type]
     # Matplotlib fills column by column; one reads line by line.
     order = [one for column in range(across) for one in legend[column::across]]
@@ -251,21 +281,30 @@ def _number(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, 
 
 
 def _save(
-    canvas: Canvas, path: Path, title: str, caption: str, alt: str, others: Sequence[tuple[str, str]] = ()
+    draw: Callable[[float], Canvas],
+    path: Path,
+    title: str,
+    caption: str,
+    alt: str,
+    others: Sequence[tuple[str, str]] = (),
 ) -> Figure:
-    """Writes both files; `others`: pairs of colours, light and dark, that are used beside COLOURS."""
+    """Writes the files of what is drawn at a width; `others`: pairs of colours, light and dark, that are used beside
+    COLOURS."""
     from matplotlib import rc_context
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    png, svg = io.BytesIO(), io.StringIO()
+    png, svg, narrow_svg = io.BytesIO(), io.StringIO(), io.StringIO()
+    wide = draw(_WIDE)
     with warnings.catch_warnings(), rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name}):
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # names may be in any script
-        canvas.savefig(png, format="png", dpi=_DPI)
-        canvas.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    themed = _with_both_themes(svg.getvalue(), dict([*COLOURS.values(), *others]))
-    for suffix, content in ((".png", png.getvalue()), (".svg", themed.encode("utf-8", "replace"))):
-        write_atomically(path.parent / f"{path.name}{suffix}", content, sync=False)
-    return Figure(title, path.name, caption, alt, *(round(inches * _DPI) for inches in canvas.get_size_inches()))
+        wide.savefig(png, format="png", dpi=_DPI)
+        for canvas, text in ((wide, svg), (draw(_NARROW), narrow_svg)):
+            canvas.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    write_atomically(path.parent / f"{path.name}.png", png.getvalue(), sync=False)
+    for name, text in ((path.name, svg), (f"{path.name}-narrow", narrow_svg)):
+        themed = _with_both_themes(text.getvalue(), dict([*COLOURS.values(), *others]))
+        write_atomically(path.parent / f"{name}.svg", themed.encode("utf-8", "replace"), sync=False)
+    return Figure(title, path.name, caption, alt, *(round(inches * _DPI) for inches in wide.get_size_inches()))
 
 
 def _with_both_themes(svg: str, dark: Mapping[str, str]) -> str:
@@ -281,13 +320,13 @@ def _with_both_themes(svg: str, dark: Mapping[str, str]) -> str:
 
 
 def _shades(is_baseline: Sequence[bool]) -> list[tuple[str, str]]:
-    """Light and dark: grey for the baseline, and one hue from weak to strong for the others."""
+    """Light and dark: grey for the baseline, and one hue from strong to weak for the others."""
     from matplotlib.colors import LinearSegmentedColormap, to_hex
 
     ends = zip(COLOURS["weakest"], COLOURS["strongest"], strict=True)
     light, dark = (LinearSegmentedColormap.from_list("ramp", pair) for pair in ends)
     others = is_baseline.count(False)
-    places = [place / (others - 1) if others > 1 else 1.0 for place in range(others)]
+    places = [1 - place / (others - 1) if others > 1 else 1.0 for place in range(others)]
     shades = iter([(to_hex(light(place)), to_hex(dark(place))) for place in places])
     return [COLOURS["baseline"] if grey else next(shades) for grey in is_baseline]
 

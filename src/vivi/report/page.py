@@ -1,7 +1,7 @@
 """vivi report: results as one page and as files, to be opened from the disk without a server or a network.
 
     results/*.json ──▶ sections ──▶ out/tables/, out/figures/, out/pictures/ ──▶ out/index.html
-    the paper's CSVs ──┘      runs, a corpus, encoders ──▶ out/runs/, out/frames/, out/neighbours/
+    the paper's CSVs ──┘                  runs, a corpus, encoders ──▶ out/runs/, out/frames/
 
 index.html is replaced last and in one step; then the files are removed that only the one before referred to.
 """
@@ -9,7 +9,7 @@ index.html is replaced last and in one step; then the files are removed that onl
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from vivi.prepare.corpus import Corpus
 from vivi.report import detection, robust
 from vivi.report.boards import Board, comparable, difference, leader, make_boards, mean, shared_tasks
 from vivi.report.classifiers import classifiers_section
-from vivi.report.neighbours import draw_neighbours
+from vivi.report.curves import curves, run_names
+from vivi.report.neighbours import look
 from vivi.report.options import ReportOptions
 from vivi.report.paper import paper_rows
-from vivi.report.sections import Picture, Section, copy_png
+from vivi.report.sections import Section, copy_png
 from vivi.report.strips import write_strips
 from vivi.report.table import write_table
 from vivi.report.transfer import board_section
@@ -34,7 +35,7 @@ from vivi.runtime.errors import UserError, require
 from vivi.runtime.storage import locked
 
 STRIPS = 4
-_RUN_PICTURES = {"curves.png": "Curves", "augmented.png": "Augmented frames"}
+_RUN_PICTURES = ("curves.png", "augmented.png")
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,16 @@ class Found:
     detection: list[DetectionResult]
 
 
-def write_report(results: Path, out: Path, options: ReportOptions, console: Console) -> Path:
-    """Writes the page of a folder of results into the folder `out` and returns its index.html."""
-    found, problems = _read(results, options)
+def write_report(results: Path | None, out: Path, options: ReportOptions, console: Console) -> Path:
+    """Writes the page of a folder of results, or of training runs alone, into the folder `out` and returns its
+    index.html."""
+    if results is None and not options.runs:
+        raise UserError("there is nothing to show; give the --out of a vivi evaluate, or runs")
+    found, problems = _read(results, options) if results else (Found([], [], [], []), [])
     _check(options, found.boards)
     index = check_free(out, "vivi report")
     with unwritable_named(out), locked(out, "vivi report"):
-        sections = _sections(found, results, out, options)
+        sections = _sections(found, results or Path(), out, options)
         problems += [problem for section in sections for problem in section.problems]
         for problem in problems:
             console.print(f"skipped: {problem}", soft_wrap=True, markup=False, highlight=False)
@@ -61,16 +65,18 @@ def write_report(results: Path, out: Path, options: ReportOptions, console: Cons
             for table in each.tables:
                 write_table(table, out / "tables")
         links = [(section.key, section.label or section.title) for section in sections]
-        data = {"path": results.resolve(), "problems": problems, "links": links, "sections": sections}
-        write_html(
-            index, "report.html", **data, found=found, leader=_leader(found.boards[0]) if found.boards else None
-        )
+        paths = [results.resolve()] if results else [run.resolve() for run in options.runs]
+        data = {"paths": paths, "problems": problems, "links": links, "sections": sections}
+        headline = _headline(found.boards[0]) if found.boards and found.boards[0].rows else None
+        write_html(index, "report.html", **data, found=found, headline=headline)
     return index
 
 
 def _read(folder: Path, options: ReportOptions) -> tuple[Found, list[str]]:
     """The results in a folder, each once, and a line for each file that is no result, or another's again."""
     results, problems = read_all(folder)
+    if not results and (folder / "corpus.json").exists():
+        raise UserError(f"{folder} is a corpus: vivi inspect {folder} shows it; give the --out of a vivi evaluate")
     if not results:
         why = f" (of {len(problems)} files the first: {problems[0]})" if problems else ""
         raise UserError(f"there are no results in {folder}{why}; give the --out of a vivi evaluate")
@@ -115,7 +121,7 @@ def _hint(name: str, names: set[str], paper: bool) -> str:
 
 
 def _sections(found: Found, source: Path, out: Path, options: ReportOptions) -> list[Section]:
-    """Those of results, then what is asked for, then the paper's other tables."""
+    """Those of results, then what is asked for, then the paper's other tables, where there are results."""
     boards = [(board, board_section(board, options.compare, options.baseline, out)) for board in found.boards]
     sections = [section for board, section in boards if board.rows]
     if found.classifiers:
@@ -135,9 +141,10 @@ def _sections(found: Found, source: Path, out: Path, options: ReportOptions) -> 
         strips = {"strips": write_strips(corpus, held_out, STRIPS, 0, out), "corpus": options.corpus}
         sections.append(Section("strips", "Film strips", "strips.html", data=strips))
     if options.corpus and options.encoders:
-        sheets = [*_neighbours(options.encoders, options.corpus, out)]
-        sections.append(Section("neighbours", "Nearest neighbours", "neighbours.html", pictures=sheets))
-    if options.paper:
+        seen = [*look(options.encoders, options.corpus, out)]
+        sections.append(Section("neighbours", "Nearest neighbours", "neighbours.html", data=seen))
+        sections.append(Section("map", "Map of frames", "map.html", data=seen))
+    if found.boards and options.paper:
         elsewhere = {"robust": "vid_robust", "detection": "coco_ap"}
         others = {"autoaugment", "coco_ap", "vid_robust"} - {elsewhere.get(key) for key in shown}
         tables = {name: paper_rows(name) for name in others}
@@ -148,11 +155,11 @@ def _sections(found: Found, source: Path, out: Path, options: ReportOptions) -> 
 
 def _training(runs: Sequence[Path], out: Path) -> Section:
     """Copies the pictures of runs, which may come from others: links might lead to anything of this machine's."""
-    shown, problems = [], []
-    for number, run in enumerate(runs, start=1):
-        name, pictures = run.resolve().name, []
+    names, shown, problems = run_names(runs), [], []
+    for number, (name, run) in enumerate(zip(names, runs, strict=True), start=1):
+        pictures = {}
         folder = f"runs/{number}-{plain(name)}"
-        for file, what in _RUN_PICTURES.items():
+        for file in _RUN_PICTURES:
             is_link = (run / file).is_symlink()
             if not is_link and not (run / file).exists():
                 continue
@@ -160,32 +167,20 @@ def _training(runs: Sequence[Path], out: Path) -> Section:
             if problem := link if is_link else copy_png(run, file, out / folder / file):
                 problems.append(f"{run / file}: {problem}")
             else:
-                pictures.append((f"{folder}/{file}", what))
+                pictures[file] = f"{folder}/{file}"
         shown.append({"name": name, "pictures": pictures})
-    return Section("training", "Training", "training.html", problems=problems, data=shown)
+    data = {"pictures": shown, "curves": {"runs": names, "panels": curves(runs)}}
+    return Section("training", "Training", "training.html", problems=problems, data=data)
 
 
-def _neighbours(encoders: Sequence[Path], corpus: Path, out: Path) -> Iterator[Picture]:
-    from vivi.model.encoder import load_encoder
-    from vivi.model.files import read_encoder
-
-    (out / "neighbours").mkdir(parents=True, exist_ok=True)
-    for number, run in enumerate(encoders, start=1):
-        architecture, _ = read_encoder(run)
-        encoder, _ = load_encoder(run)
-        name = run.resolve().name if run.is_dir() else run.resolve().parent.name
-        path = f"neighbours/{number}-{plain(name)}.png"
-        yield Picture(name, path, draw_neighbours(encoder, architecture, corpus, out / path))
-
-
-def _leader(board: Board) -> dict[str, Any]:
+def _headline(board: Board) -> dict[str, Any]:
     """The best on a board, and how much the best but the baseline gains over it."""
-    shared = shared_tasks(comparable(board.shown, board.counted), board.counted)
+    shared = shared_tasks(comparable(board.rows, board.counted), board.counted)
     best, winner, baseline = leader(board, with_baseline=True), leader(board), board.baseline
     return {
+        "board": board,
         "best": best,
         "mean": mean(best, shared) if best else None,
         "winner": winner,
         "gain": difference(winner, baseline, shared) if winner and baseline and winner is not baseline else None,
-        "shared": len(shared),
     }

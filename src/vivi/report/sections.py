@@ -25,7 +25,6 @@ class Picture:
 
     title: str
     path: str
-    caption: str = ""
 
 
 @dataclass(frozen=True)

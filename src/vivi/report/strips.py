@@ -152,7 +152,7 @@ def evenly(count: int, limit: int) -> list[int]:
 
 
 def write_thumbnail(time: float, jpeg: bytes, folder: Path) -> ShownFrame:
-    """Writes a small version of a frame, named by its content."""
+    """The thumbnail of a frame; none of one that is damaged."""
     if not is_intact(jpeg):
         return ShownFrame(time)
     try:
@@ -163,6 +163,12 @@ def write_thumbnail(time: float, jpeg: bytes, folder: Path) -> ShownFrame:
             small = image.convert("RGB")
     except (OSError, ValueError):
         return ShownFrame(time)
+    return keep_thumbnail(time, small, folder)
+
+
+def keep_thumbnail(time: float, image: Image.Image, folder: Path) -> ShownFrame:
+    """Writes a small version of an image, named by its content."""
+    small = image.copy()
     small.thumbnail(THUMBNAIL_SIZE, Image.Resampling.HAMMING)
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=THUMBNAIL_QUALITY, optimize=True)

@@ -11,7 +11,7 @@ from vivi.evaluate.tasks import VTAB, Group
 from vivi.report.boards import Accuracy, Board, BoardTask, Mean, Method, difference, leader, mean
 from vivi.report.figures import draw_differences, draw_groups
 from vivi.report.sections import Section
-from vivi.report.table import Cell, Cells, Column, Table, exact, extent, number, signed
+from vivi.report.table import Cell, Cells, Column, Table, exact, number, signed
 
 SHORT: dict[Group, str] = {"natural": "Nat.", "specialized": "Spec.", "structured": "Str.", "own": "Own"}
 PAPER_COMPARE = ("VIVI-Ex(4)", "Ex-ImageNet")
@@ -31,7 +31,7 @@ def board_section(board: Board, compare: tuple[str, ...], baseline: str, out: Pa
         warnings=[*board.warnings()],
         tables=[means_table(board), tasks_table(board)],
         figures=[figure for figure in figures if figure],
-        data={"board": board, "first": first, "second": second, "undrawn": None in figures[1:], "compare": compare},
+        data={"board": board, "baseline": baseline, "compare": compare, "first": first, "second": second},
     )
 
 
@@ -41,7 +41,7 @@ def compared(board: Board, compare: tuple[str, ...], baseline: str) -> tuple[Met
         first, second = compare or PAPER_COMPARE
         return board.find(first), board.find(second)
     best_row = leader(board)
-    return (best_row, board.baseline) if best_row is not board.baseline else (None, None)
+    return (None, None) if board.baseline in (None, best_row) else (best_row, board.baseline)
 
 
 def _note(board: Board, of_tasks: bool) -> str:
@@ -49,7 +49,8 @@ def _note(board: Board, of_tasks: bool) -> str:
     versus = board.baseline and not of_tasks and board.baseline.name
     parts = {
         "Test accuracy in percent": True,
-        "median over seeds" + " ± half the range of the seeds" * of_tasks: max(board.seeds, default=0) > 1,
+        "median over seeds": max(board.seeds, default=0) > 1,
+        "± half of the 95 % interval that test images and seeds leave": board.rows,
         f"differences are to {versus}, over the tasks that both have": versus,
         "shortened schedules, not to be compared with the paper": board.quick,
         f"own split: {', '.join(board.own_split)}": board.own_split,
@@ -95,19 +96,13 @@ def _means(board: Board, row: Method) -> Cells:
     whole, gain = mean(row, board.counted), Mean(None, 0)
     if board.baseline and row is not board.baseline:
         gain = difference(row, board.baseline, board.counted)
-    gained = Cell(text=" " if row is board.baseline else "")
-    if gain.value is not None:
-        text, over = signed(gain.value), f"over {gain.tasks}" if gain.tasks != whole.tasks else ""
-        kind, in_files = {"+": "up", "−": "down"}.get(text[0], ""), f"{text} ({over})" if over else text
-        gained = Cell(gain.value, text, in_files, small=over, kind=kind)
-    between = extent(whole.seeds, "–", number) if whole.seeds else ""
     cells = _name(board, row) | {
-        "mean": _mean_cell(board, row, board.counted, small=between),
-        "mean_lowest_seed": min(whole.seeds, default=None),
-        "mean_highest_seed": max(whole.seeds, default=None),
+        "mean": _mean_cell(board, row, board.counted, spread=number(whole.error)),
+        "mean_error": whole.error,
         "tasks": Cell(whole.tasks, f"{whole.tasks} of {board.total}"),
         "tasks_in_all": board.total,
-        "difference": gained,
+        "difference": _difference_cell(row, board.baseline, gain, whole.tasks),
+        "difference_error": gain.error,
         "difference_tasks": gain.tasks or None,
         "baseline": board.baseline.name if board.baseline else "",
     }
@@ -117,6 +112,20 @@ def _means(board: Board, row: Method) -> Cells:
         some = f"{own} of {len(tasks)}" if 0 < own < len(tasks) else ""
         cells |= {group: _mean_cell(board, row, tasks, small=some), f"{group}_tasks": own}
     return cells
+
+
+def _difference_cell(row: Method, baseline: Method | None, gain: Mean, tasks: int) -> Cell:
+    """Coloured only beyond its error; where the error is not known, as of the paper's numbers, it has no colour."""
+    if baseline is None or gain.value is None:
+        return Cell(text=" " if baseline is row else "")
+    text, error = signed(gain.value), f"±{number(gain.error)}" if gain.error else ""
+    over = f"over {counted(gain.tasks, 'task')}" if gain.tasks != tasks else ""
+    within = "within error" if gain.verdict == "within" else ""
+    other = "another architecture" if len({row.architecture, baseline.architecture} - {""}) > 1 else ""
+    small = [error, within, over, other]
+    in_files = [text, error.replace("±", "± "), over and f"({over})"]
+    small, in_files = ([*filter(None, parts)] for parts in (small, in_files))
+    return Cell(gain.value, text, " ".join(in_files), small="\n".join(small), kind=gain.verdict)
 
 
 def tasks_table(board: Board) -> Table:
@@ -130,16 +139,16 @@ def tasks_table(board: Board) -> Table:
         cells = _name(board, row) | {"mean": _mean_cell(board, row, board.counted)}
         for task in board.columns:
             if found := row.cells.get(task.task):
-                spread = number(found.spread)
-                cells[f"task {task.task}"] = _mean_cell(board, row, [task.task], spread=spread, about=found)
-                records.append(_record(row, task, found))
+                error = mean(row, [task.task]).error
+                cells[f"task {task.task}"] = _mean_cell(board, row, [task.task], spread=number(error), about=found)
+                records.append(_record(row, task, found, error))
         rows.append(cells)
     columns["mean"] = "Mean"
     name, note = f"{board.slug}-tasks", _note(board, of_tasks=True)
     return Table(name, board.title, note, columns, rows, records, kind="tasks")
 
 
-def _record(row: Method, task: BoardTask, found: Accuracy) -> Cells:
+def _record(row: Method, task: BoardTask, found: Accuracy, error: float | None) -> Cells:
     """The seeds, and the setting that was chosen."""
     score = found.result.score if found.result else None
     own = found.result.score_per_task if found.result else None
@@ -151,6 +160,7 @@ def _record(row: Method, task: BoardTask, found: Accuracy) -> Cells:
         "title": task.title,
         "group": task.group,
         "accuracy": found.value,
+        "error": error,
         "lowest_seed": min(found.seeds, default=None),
         "highest_seed": max(found.seeds, default=None),
         "seeds": " ".join(map(exact, found.seeds)),
