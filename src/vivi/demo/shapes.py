@@ -1,6 +1,6 @@
-"""The objects of the synthetic world: ten classes, told apart by their structure alone.
+"""The things of the synthetic world: ten classes, told apart by their structure alone.
 
-An object is a list of parts, back to front, in a square from -1 to 1 (y points down). A part is what fills it and its
+A thing is a list of parts, back to front, in a square from -1 to 1 (y points down). A part is what fills it and its
 outline. Colours and textures are chosen elsewhere (world.py).
 """
 
@@ -14,7 +14,7 @@ Random = np.random.Generator
 Points = list[tuple[float, float]]
 Part = tuple[str, Points]
 
-# What fills a part: one of the two textures of the object, or one of its three plain colours.
+# What fills a part: one of the two textures of the thing, or one of its three plain colours.
 FILLS = MAIN, SECOND, ACCENT, DARK, LIGHT = "main", "second", "accent", "dark", "light"
 
 

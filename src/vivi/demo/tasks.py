@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vivi.demo.shapes import CLASSES
-from vivi.demo.textures import BACKGROUNDS, MATERIALS, background, draw_palette, object_texture
+from vivi.demo.textures import BACKGROUNDS, MATERIALS, background, draw_palette, texture
 from vivi.demo.world import Body, Random, Scene, draw_angle, draw_light, draw_thing, render
 from vivi.runtime.storage import write_atomically
 
@@ -44,7 +44,7 @@ def draw_task_image(task: str, label: int, size: int, random: Random) -> Image.I
     place = label if task == "place" else int(random.integers(len(BACKGROUNDS)))
     bodies: list[Body] = []
     if task == "material":  # of a thing so near that nothing else is seen
-        behind = object_texture(label, canvas, colours, random)
+        behind = texture(label, canvas, colours, random)
     else:
         behind = background(place, (canvas, canvas), size * random.uniform(0.08, 0.24), colours, random)
         things, least, most = {

@@ -53,7 +53,7 @@ def noise(shape: tuple[int, int], cell: tuple[float, float], random: Random, oct
 MATERIALS = ("stripes", "checks", "dots", "rings", "marble")
 
 
-def object_texture(material: int, size: int, colours: Colours, random: Random) -> Image.Image:
+def texture(material: int, size: int, colours: Colours, random: Random) -> Image.Image:
     """A square of one of the MATERIALS in a few of the colours."""
     angle, period = random.uniform(0, math.pi), size / random.uniform(4, 11)
     y, x = np.mgrid[:size, :size] / period

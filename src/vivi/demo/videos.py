@@ -75,9 +75,9 @@ def plan_video(seed: int, index: int, seconds: float, rate: int) -> Plan:
 
 
 def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -> Iterator[Scene]:
-    """The scenes of a video's shots. What they have in common is a few objects of different classes and the kind and
-    the colours of the background. Each is another view of these: other poses, another place, another light. Far and
-    near views take turns, so that a cut is a change of view whatever else is drawn."""
+    """The scenes of a video's shots. What they share is one to three things of different classes, the kind of
+    place, and its colours. Each is another view of these: other poses, another part of the place, another light. Far
+    and near views take turns, so that a cut is a change of view whatever else is drawn."""
     short, frame = min(size), np.array(size) / min(size)
     categories = random.permutation(len(CLASSES))[: random.integers(1, 4)].tolist()
     sprites = [draw_thing(category, short, random) for category in categories]

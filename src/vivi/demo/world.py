@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageDraw
 
 from vivi.demo.shapes import ACCENT, CLASSES, DARK, LIGHT, MAIN, SECOND, Random, individual
-from vivi.demo.textures import MATERIALS, draw_palette, object_texture
+from vivi.demo.textures import MATERIALS, draw_palette, texture
 
 Vector = NDArray[np.float64]
 
@@ -22,7 +22,7 @@ TYPICAL = 0.85  # how often a thing has the textures that are typical of its cla
 
 @dataclass(frozen=True)
 class Body:
-    """An object in a scene. It moves from one pose to another: (x, y, half its extent, degrees clockwise)."""
+    """A thing in a scene. It moves from one pose to another: (x, y, half its extent, degrees clockwise)."""
 
     sprite: Image.Image
     start: Vector
@@ -52,7 +52,7 @@ def draw_thing(category: int, size: int, random: Random) -> Image.Image:
     textures = {}
     for fill, typical in ((MAIN, category // 2), (SECOND, category // 2 + 1)):
         material = typical if random.random() < TYPICAL else int(random.integers(len(MATERIALS)))
-        textures[fill] = object_texture(material % len(MATERIALS), large, colours, random)
+        textures[fill] = texture(material % len(MATERIALS), large, colours, random)
     outline = fills[LIGHT if random.random() < 1 / 3 else DARK]
     sprite = Image.new("RGBA", (large, large), (*outline, 0))
     for fill, points in individual(parts, random):
@@ -66,7 +66,7 @@ def draw_thing(category: int, size: int, random: Random) -> Image.Image:
 
 
 def draw_angle(random: Random) -> float:
-    """How an object stands: mostly upright, but for a little tilt."""
+    """How a thing stands: mostly upright, but for a little tilt."""
     return float(random.normal(0, 15) if random.random() < 0.65 else random.uniform(0, 360))
 
 
