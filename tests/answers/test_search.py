@@ -118,5 +118,5 @@ def test_the_command_prints_shots_and_makes_a_page(embeddings: Embeddings, tmp_p
     assert files and all((tmp_path / "page" / file).is_file() for file in files)
     links = {value for key, value in page.attributes if key == "href" and value.startswith("file://")}
     assert links == {f"file://{hit.row.path}" + (f"#t={hit.row.time:.2f}" if hit.row.time else "") for hit in hits}
-    printed = vivi(*words, "--json")
+    printed = vivi(*words, "--json", "--out", tmp_path / "page")
     assert [hit["video"] for hit in json.loads(printed.stdout)["shots"]] == [hit.row.video for hit in hits]

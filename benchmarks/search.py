@@ -1,6 +1,6 @@
 """How fast vivi search is on random vectors, from disk, and how much memory it takes; beside FAISS where it is there.
 
-python benchmarks/search_scale.py --rows 10000000 --features 512 --folder /tmp/big
+vivi bench search --rows 10000000 --features 512 --folder /tmp/vectors
 """
 
 from __future__ import annotations
@@ -91,4 +91,4 @@ def beside_faiss(embeddings: Embeddings, direction: torch.Tensor, rows: int, dev
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    main(tyro.cli(Options, prog="vivi bench search"))
