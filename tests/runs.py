@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-import tyro
 from rich.console import Console
 
-from vivi.cli.main import commands
+from vivi.cli.main import COMMANDS
+from vivi.cli.parse import parse
 from vivi.runtime.errors import UserError
 from vivi.train.checkpoint import restore
 from vivi.train.metrics import TIMING, read_metrics
@@ -97,7 +97,7 @@ def vivi_here(*words: object) -> str:
     """Any command line in this process."""
     arguments = [str(word) for word in words]
     console = Console(file=io.StringIO(), width=10_000)
-    tyro.cli(commands(arguments), args=arguments).run(console)
+    parse(arguments, COMMANDS).run(console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

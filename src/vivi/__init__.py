@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torchvision.transforms import v2
 
+__version__ = "0.1.0"
 __all__ = ["load_encoder", "losses", "model"]
 
 

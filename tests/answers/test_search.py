@@ -119,4 +119,4 @@ def test_the_command_prints_shots_and_makes_a_page(embeddings: Embeddings, tmp_p
     links = {value for key, value in page.attributes if key == "href" and value.startswith("file://")}
     assert links == {f"file://{hit.row.path}" + (f"#t={hit.row.time:.2f}" if hit.row.time else "") for hit in hits}
     printed = vivi(*words, "--json")
-    assert [hit["video"] for hit in json.loads(printed.stdout)] == [hit.row.video for hit in hits]
+    assert [hit["video"] for hit in json.loads(printed.stdout)["shots"]] == [hit.row.video for hit in hits]

@@ -203,14 +203,13 @@ def refused(data: Path, out: Path, *flags: object) -> str:
     """What is printed before the error."""
     import io
 
-    import tyro
-
-    from vivi.cli.main import commands
+    from vivi.cli.main import COMMANDS
+    from vivi.cli.parse import parse
 
     words = [str(word) for word in ("evaluate", "vtab", *ENCODER, *SHORT, "--data", data, "--out", out, *flags)]
     console = Console(file=io.StringIO(), width=10_000)
     with pytest.raises(UserError):
-        tyro.cli(commands(words), args=words).run(console)
+        parse(words, COMMANDS).run(console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

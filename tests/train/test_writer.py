@@ -28,6 +28,7 @@ from vivi.train.loop import Trainer
 from vivi.train.metrics import MetricsLog, read_metrics
 from vivi.train.monitor import Monitor, Watched
 from vivi.train.pictures import draw_curves, picture_of_images, picture_of_shots
+from vivi.train.settings import Execution
 from vivi.train.writer import RunWriter
 
 CPU = World(torch.device("cpu"))
@@ -52,7 +53,7 @@ def writing(
     """The writer of a run, and what it prints."""
     printed = io.StringIO()
     console = Console(file=printed, width=10_000)
-    with RunWriter(out, trainer, ("a", "b", "c"), monitor, start, 3, console) as writer:
+    with RunWriter(out, trainer, ("a", "b", "c"), monitor, start, Execution(), console) as writer:
         yield writer, printed
 
 

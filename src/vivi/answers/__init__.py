@@ -1,1 +1,1 @@
-"""From an encoder to answers: embeddings of footage, and what they are good for."""
+"""What an encoder is for: answers about footage, and the encoder itself for others to use."""

@@ -19,6 +19,7 @@ from vivi.data.packed import Image
 from vivi.prepare.corpus import Corpus, open_shard, shard_path
 from vivi.prepare.places import videos_by_place
 from vivi.runtime.errors import UserError, first_line
+from vivi.runtime.storage import LARGE, read_file
 
 PLACE = pa.schema({"video": pa.string(), "shot": pa.int32(), "frame": pa.int32(), "time": pa.float64()})
 """Where a frame is from. Images have their names as videos; all their numbers are 0."""
@@ -34,6 +35,10 @@ class Footage(ABC):
     @abstractmethod
     def read(self, shot: int, numbers: Sequence[int]) -> list[Image | str]:
         """Some frames of a shot; in the place of a damaged one, why it cannot be read. From any thread."""
+
+    @abstractmethod
+    def encoded(self, shot: int, number: int) -> tuple[bytes, str]:
+        """The image file of a frame as it is, and the suffix of such files."""
 
     @abstractmethod
     def times(self, shot: int) -> Sequence[float]:
@@ -67,6 +72,9 @@ class CorpusFootage(Footage):
             except ValueError as error:
                 images.append(first_line(error))
         return images
+
+    def encoded(self, shot: int, number: int) -> tuple[bytes, str]:
+        return bytes(read_frames(self.index, self._video(shot), shot, [number])[0]), ".jpg"
 
     def times(self, shot: int) -> Sequence[float]:
         video = self._video(shot)
@@ -112,6 +120,10 @@ class ImageFootage(Footage):
             return [read_image(self.images.path(shot), reduce=False)]  # as vivi evaluate reads them
         except (OSError, ValueError) as error:
             return [first_line(error)]
+
+    def encoded(self, shot: int, number: int) -> tuple[bytes, str]:
+        path = self.images.path(shot)
+        return read_file(path, LARGE), path.suffix.lower()
 
     def times(self, shot: int) -> Sequence[float]:
         return [0.0]

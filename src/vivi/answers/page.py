@@ -15,6 +15,7 @@ from vivi.answers.footage import Footage, open_footage
 from vivi.report.strips import ShownFrame, evenly, keep_thumbnail
 from vivi.report.writing import check_free, unwritable_named, write_html
 from vivi.runtime.errors import UserError
+from vivi.runtime.storage import write_atomically
 
 FRAMES = 5  # of a shot
 
@@ -67,6 +68,14 @@ class Frames:
             else:
                 shown.append(keep_thumbnail(time, Image.fromarray(image), self.folder))
         return ShownShot(row, note, shown)
+
+    def copy(self, row: Row, folder: Path) -> Path:
+        """Writes a frame as it is into a folder, under a name that says where it is from."""
+        content, suffix = self.footage.encoded(self._shots[row.video, row.shot], row.frame)
+        stem = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in row.video)[-80:]
+        path = folder / f"{row.number:08d}-{stem}-{row.time:.2f}s{suffix}"
+        write_atomically(path, content, sync=False)
+        return path
 
 
 def open_shown(embeddings: Embeddings, out: Path) -> Frames:

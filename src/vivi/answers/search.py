@@ -7,7 +7,7 @@ Vectors are read from the disk part by part, by threads, and compared in blocks 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,27 +82,29 @@ def hit_table(hits: Sequence[Hit]) -> Table:
 def make_query(embeddings: Embeddings, examples: Sequence[str], unlike: Sequence[str], device: str = "auto") -> Query:
     if not examples:
         raise UserError(f"there is nothing to look for; give {QUERIES}")
-    images: list[Path] = []
-    rows: list[Row] = []
-
-    def resolve(example: str) -> Callable[[], Tensor]:
-        """How to get the vectors of an example, once those of all images are known."""
-        at = _AT_A_TIME.fullmatch(example)
-        if at and not Path(example).exists():
-            row = find_frame(embeddings, at["video"], float(at["time"]))
-            rows.append(row)
-            return lambda: embeddings.take([row.number]).float()
-        first = len(images)
-        images.extend(_images(example))
-        last = len(images)
-        return lambda: embedded[first:last]
-
-    wanted, unwanted = [resolve(example) for example in examples], [resolve(example) for example in unlike]
-    embedded = _embed(embeddings, images, device)  # (images, features)
-    direction = _direction([vectors() for vectors in wanted])
-    if unwanted:
-        direction = direction - _direction([vectors() for vectors in unwanted])
+    parts, rows = example_vectors(embeddings, [*examples, *unlike], device)
+    direction = _direction(parts[: len(examples)])
+    if unlike:
+        direction = direction - _direction(parts[len(examples) :])
     return Query(F.normalize(direction, dim=0), frozenset((row.video, row.shot) for row in rows))
+
+
+def example_vectors(
+    embeddings: Embeddings, examples: Sequence[str], device: str = "auto"
+) -> tuple[list[Tensor], list[Row]]:
+    """The vectors of each example (images, features), float32; and the rows of those that are embedded frames."""
+    frames = {example: row for example in examples if (row := _embedded_frame(embeddings, example))}
+    images = {example: _images(example) for example in examples if example not in frames}
+    embedded = _embed(embeddings, [path for paths in images.values() for path in paths], device)
+    by_example = dict(zip(images, embedded.split([len(paths) for paths in images.values()]), strict=True))
+    by_example |= {example: embeddings.take([row.number]).float() for example, row in frames.items()}
+    return [by_example[example] for example in examples], [*frames.values()]
+
+
+def _embedded_frame(embeddings: Embeddings, example: str) -> Row | None:
+    """The frame that VIDEO@SECOND means."""
+    at = _AT_A_TIME.fullmatch(example)
+    return find_frame(embeddings, at["video"], float(at["time"])) if at and not Path(example).exists() else None
 
 
 def _direction(vectors: Sequence[Tensor]) -> Tensor:

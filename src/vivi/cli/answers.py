@@ -1,23 +1,31 @@
-"""vivi embed and vivi search."""
+"""vivi embed, vivi search and vivi select."""
 
 from __future__ import annotations
 
-import json as json_format
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from vivi.answers.settings import SelectSettings
+from vivi.cli.command import Command
+from vivi.runtime.console import hint
 from vivi.runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class Embed:
-    """Write what an encoder makes of every frame of a corpus, or of images, as Parquet files. The same command goes
-    on after a stop."""
+class Embed(Command):
+    """Compute an encoder's features of every frame of a corpus, or of images, and keep them in Parquet files. The
+    same command goes on after a stop."""
+
+    examples: ClassVar = (
+        "vivi embed corpus/ --encoder run/ --out embeddings/",
+        "vivi embed images/ --encoder timm:resnet50 --out embeddings/",
+    )
+    goes_on: ClassVar = True
 
     footage: Annotated[Positional[Path], arg(metavar="CORPUS|IMAGES")]
     """A corpus of vivi prepare, a folder of images, or a list of them."""
@@ -34,7 +42,7 @@ class Embed:
     device: str = "auto"
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
-    def run(self, console: Console) -> None:
+    def run(self, console: Console) -> dict[str, Any]:
         if not self.footage.exists():
             raise UserError(f"there is no {self.footage}; give a corpus of vivi prepare, or a folder of images")
         from vivi.answers.embed import embed
@@ -54,29 +62,33 @@ class Embed:
             f"{len(embeddings):,} embeddings of {about.features:,} numbers, one per {about.per}, in {self.out}",
             soft_wrap=True,
         )
-        console.print(f"search in them: vivi search IMAGE --embeddings {shlex.quote(str(self.out))}", soft_wrap=True)
+        hint(console, f"search in them: vivi search IMAGE --embeddings {shlex.quote(str(self.out))}")
+        return {"embeddings": self.out, "count": len(embeddings), **asdict(about)}
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Command):
     """Find the shots that are most like some examples."""
 
-    examples: Annotated[Positional[tuple[str, ...]], arg(metavar="EXAMPLE...")]
+    examples: ClassVar = (
+        "vivi search photo.jpg --embeddings embeddings/",
+        "vivi search clips/a.mp4@12.5 photos/ --not blurred/",
+    )
+
+    queries: Annotated[Positional[tuple[str, ...]], arg(metavar="EXAMPLE...")]
     """Images, folders of images, or frames as VIDEO@SECOND, of videos that were embedded."""
     embeddings: Path = Path("embeddings")
     """The embeddings that vivi embed made."""
-    unlike: Annotated[tuple[str, ...], arg(aliases=["--not"])] = ()
+    unlike: Annotated[tuple[str, ...], arg(name="not", aliases=["--unlike"])] = ()
     """Examples of what is not wanted."""
     count: int = 20
     """How many shots to find."""
     out: Path = Path("found")
     """Folder of the page; open its index.html."""
-    json: bool = False
-    """Print the shots as JSON, and make no page."""
     device: str = "auto"
     """cpu, cuda, ...; auto: a GPU if there is one."""
 
-    def run(self, console: Console) -> None:
+    def run(self, console: Console) -> dict[str, Any]:
         if not (self.embeddings / "embeddings.json").is_file():
             raise UserError(f"there are no embeddings in {self.embeddings}; make some with vivi embed")
         from vivi.answers.embeddings import Embeddings
@@ -84,18 +96,50 @@ class Search:
         from vivi.answers.search import hit_table, search
 
         opened = Embeddings(self.embeddings)
-        hits = search(opened, self.examples, unlike=self.unlike, count=self.count, device=self.device)
-        if self.json:
-            found = [{"similarity": hit.similarity, **asdict(hit.row)} for hit in hits]
-            console.out(json_format.dumps(found, indent=2))
-            return
+        hits = search(opened, self.queries, unlike=self.unlike, count=self.count, device=self.device)
         console.print(hit_table(hits))
         frames = open_shown(opened, self.out)
         shots = [frames.show(hit.row, f"similarity {hit.similarity:.2f}") for hit in hits]
-        words = f"The {len(hits)} shots most like {', '.join(self.examples)}"
+        words = f"The {len(hits)} shots most like {', '.join(self.queries)}"
         words += f", and unlike {', '.join(self.unlike)}" if self.unlike else ""
         intro = (
             f"{words}, of {len(opened):,} embeddings by {opened.about.encoder}. A name opens the file at that second."
         )
         page = write_shots_page(self.out, "vivi search", "Shots found", intro, [Section("", "", shots)])
         console.print(f"open {page}", soft_wrap=True)
+        return {"page": page, "shots": [{"similarity": hit.similarity, **asdict(hit.row)} for hit in hits]}
+
+
+@dataclass(frozen=True)
+class Select(Command):
+    """Choose the frames that are worth labelling: diverse ones, no near-duplicates, no outliers."""
+
+    examples: ClassVar = (
+        "vivi select --embeddings embeddings/ --count 200",
+        "vivi select --embeddings embeddings/ --exclude labelled/",
+    )
+
+    embeddings: Path = Path("embeddings")
+    """The embeddings of every frame that vivi embed made."""
+    settings: OmitArgPrefixes[SelectSettings] = field(default_factory=SelectSettings)
+    exclude: tuple[str, ...] = ()
+    """What is labelled already: images, folders of images, or VIDEO@SECOND."""
+    out: Path = Path("selected")
+    """Folder for the frames (images/), selected.csv and the page."""
+    device: str = "auto"
+    """cpu, cuda, ...; auto: a GPU if there is one."""
+
+    def run(self, console: Console) -> dict[str, Any]:
+        self.settings.check()
+        if not (self.embeddings / "embeddings.json").is_file():
+            raise UserError(f"there are no embeddings in {self.embeddings}; make some with vivi embed")
+        from vivi.answers.embeddings import Embeddings
+        from vivi.answers.select import select, write_selection
+
+        opened = Embeddings(self.embeddings)
+        rows = select(opened, self.settings, exclude=self.exclude, device=self.device, console=console)
+        page = write_selection(opened, rows, self.settings, self.out)
+        videos = len({row.video for row in rows})
+        console.print(f"{len(rows):,} frames of {videos:,} videos in {self.out / 'images'}", soft_wrap=True)
+        console.print(f"open {page}", soft_wrap=True)
+        return {"page": page, "frames": [asdict(row) for row in rows]}

@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import vivi
+from vivi.cli.command import Command
 from vivi.runtime.errors import UserError
+
+
+class Bench(Command):
+    """Run a benchmark of the repository, beside other programs: vivi bench NAME --help."""
 
 
 def run_benchmark(words: Sequence[str]) -> None:

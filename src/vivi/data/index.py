@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vivi.prepare.corpus import Corpus, reading, shard_path
 from vivi.prepare.index import IndexTables, build_index, index_key, map_index, write_index
+from vivi.runtime.console import explain
 from vivi.runtime.errors import first_line
 from vivi.runtime.storage import StorageError
 
@@ -64,11 +65,13 @@ def open_index(corpus: Corpus) -> Index:
             with reading(path):  # names a shard that is missing
                 changed |= path.stat().st_size != size
         if not changed:
+            explain(f"the index of {corpus.path} is up to date")
             return _index(tables, corpus.path)
     except OSError:  # there is none yet
         pass
     except ValueError as error:
         note = f"{folder} was damaged ({first_line(error)}) and has been made anew"
+    explain(f"the index of {corpus.path} is built: there is none, or the corpus has changed")
     tables = build_index(corpus)
     if tables.about["key"] == index_key(corpus):  # else the table was replaced while it was read
         # An index that cannot be kept stays in memory: the disk is read-only, or full, or cannot be trusted.

@@ -25,6 +25,8 @@ from vivi.evaluate.subject import check_name
 from vivi.model.architecture import timm_config
 from vivi.model.features import encode, top_k
 from vivi.model.files import read_classifier
+from vivi.model.pretrained import create_pretrained
+from vivi.runtime.console import warn
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.errors import UserError
 from vivi.runtime.progress import ProgressLine
@@ -87,7 +89,7 @@ def _timm(source: str, weights: Path | None, name: str, images: LabelledImages |
         what = f"{timm_name} with {outputs:,} classes" + (f", as many as {images.source} has" if images else "")
         load_weights(network, state, weights, what)
     else:
-        network = timm.create_model(timm_name, pretrained=True)
+        network = create_pretrained(timm_name)
         outputs = int(getattr(network, "num_classes", 0))
         if images and outputs != classes:
             raise UserError(
@@ -117,18 +119,18 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     place = choose_device(device)
     # The labels are in the order of its classes: of those without names, in the sorted order of the folders.
     own = open_classifier(subject.encoder, subject.weights, subject.name) if has_names(subject.encoder) else None
-    classes = own.classes if own else find_images(subject.images).classes
-    images = find_test_images(subject.images, subject.images, classes or ())
+    classes = own.classes if own else find_images(subject.data).classes
+    images = find_test_images(subject.data, subject.data, classes or ())
     assert images is not None  # those that were named are found, or it is an error
     classifier = own or open_classifier(subject.encoder, subject.weights, subject.name, images)
     model = classifier.model
     check_name(model.name, model.checksum, subject.out)
     weights = checksum(classifier.network, model.mean, model.std)
-    name = set_name(subject.images)
+    name = set_name(subject.data)
     _check_results(subject.out, model.name, weights, name, images)
     notes = (*images.notes, *_trained_on(subject, images))
     for note in notes:
-        console.print(note, style="yellow", soft_wrap=True)
+        warn(console, note)
     began = time.monotonic()
     right, right_of_five, unreadable = _test(classifier, images, place, console)
     count, more = len(images) - len(unreadable), len(unreadable) - NAMED
@@ -159,7 +161,7 @@ def evaluate_classifier(subject: Classified, console: Console, device: str = "au
     except StorageError as error:
         raise UserError(f"results cannot be written: {error}") from None
     for line in left_out:
-        console.print(f"left out: {line}", style="yellow", soft_wrap=True)
+        warn(console, f"left out: {line}")
     tops = {"top-1": result.score.median, "top-5": result.top5}
     shares = ", ".join(f"{top} {100 * share + 1e-9:.1f} %" for top, share in tops.items() if share is not None)
     lost = f"; {len(unreadable):,} could not be read" if unreadable else ""

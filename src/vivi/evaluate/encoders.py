@@ -31,6 +31,7 @@ from vivi.model.architecture import Architecture, architecture_of, glorot, timm_
 from vivi.model.files import backbone_with_weights, check_tensors, check_values, read_encoder, read_tensors
 from vivi.recipes.check import SIZES
 from vivi.recipes.files import find_recipe
+from vivi.runtime.console import explain
 from vivi.runtime.errors import UserError, check_ranges, first_line
 from vivi.runtime.storage import check_regular
 
@@ -55,7 +56,7 @@ class Model:
     std: tuple[float, ...]
     learning_rates: tuple[float, ...]  # what the sweep of VTAB tries
     checksum: str  # of its weights
-    architecture: str = ""  # in words
+    architecture: Architecture
 
 
 # A name, the network, and what its input looks like.
@@ -86,8 +87,9 @@ def load_model(source: str, weights: Path | None = None, size: int = 0, name: st
     size, mean, std = architecture.size, architecture.mean, architecture.std
     rates = TI_LEARNING_RATES if kind == "ti" else LEARNING_RATES
     features = _features(backbone.eval(), size, source)
-    weights_checksum, words = checksum(backbone, mean, std), str(architecture)
-    return Model(name or own_name, source, backbone, features, size, mean, std, rates, weights_checksum, words)
+    explain(f"{source}: {features} features of images of {size} px, mean {mean}, std {std}")
+    weights_checksum = checksum(backbone, mean, std)
+    return Model(name or own_name, source, backbone, features, size, mean, std, rates, weights_checksum, architecture)
 
 
 def checksum(backbone: nn.Module, mean: Sequence[float], std: Sequence[float]) -> str:
@@ -140,20 +142,20 @@ def _timm(name: str, weights: Path | None, size: int) -> _Loaded:
 
 
 def _untrained(name: str, size: int) -> _Loaded:
-    settings = recipes.Encoder(name, initialisation="timm")
+    settings, seed = recipes.Encoder(name, initialisation="timm"), 0
     if timm.is_model(name):
         architecture = _timm_architecture(name, size)
     elif name in recipes.RECIPES or name.endswith(".json") or os.path.exists(name):
         recipe = find_recipe(name)
         check_ranges(recipe.augment, {"size": SIZES}, "augment.")
-        name, settings = recipe.name, recipe.encoder
+        name, settings, seed = recipe.name, recipe.encoder, recipe.seed
         architecture = architecture_of(settings, size or recipe.augment.size)
     else:
         close = difflib.get_close_matches(name, [*recipes.RECIPES, *timm.list_models()], n=1)
         hint = f"did you mean {close[0]}?" if close else "vivi recipes and timm.list_models() name them all"
         raise UserError(f"neither a recipe nor a model of timm is called '{name}'; {hint}")
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # of the CPU alone, where weights are made
+        torch.default_generator.manual_seed(seed)  # of the CPU alone, where weights are made
         backbone = architecture.create()
         if settings.initialisation == "glorot":
             glorot(backbone)

@@ -94,7 +94,23 @@ class Tuner:
         every_seconds: float = 120.0,
         asked_to_stop: Callable[[int], bool] = lambda step: False,
     ) -> float:
-        """Fine-tunes on some images, and gives the share of others that is classified right.
+        """Fine-tunes on some images, and gives the share of others that is classified right; see `tune`."""
+        head = self.tune(train, classes, tuning, checkpoints, every_seconds, asked_to_stop)
+        result = self.evaluate(test, head)
+        if checkpoints:
+            rmtree(checkpoints, ignore_errors=True)
+        return result
+
+    def tune(
+        self,
+        train: Pictures,
+        classes: int,
+        tuning: Tuning,
+        checkpoints: Path | None = None,
+        every_seconds: float = 120.0,
+        asked_to_stop: Callable[[int], bool] = lambda step: False,
+    ) -> nn.Linear:
+        """Fine-tunes the backbone on some images, from the weights it came with, and gives the head.
 
         `asked_to_stop` is called after each step; when it says so, and now and then besides, what was done so far is
         kept in `checkpoints`, from where the same call goes on. Stopped, it raises KeyboardInterrupt.
@@ -125,10 +141,7 @@ class Tuner:
                 last_save = time.monotonic()
             if stopping and step + 1 < tuning.setting.steps:
                 raise KeyboardInterrupt
-        result = self.evaluate(test, head)
-        if checkpoints:
-            rmtree(checkpoints, ignore_errors=True)
-        return result
+        return head
 
     def _backward(self, pixels: Tensor, labels: Tensor, head: nn.Linear, at_once: int) -> Tensor:
         """Adds the gradients of a batch; returns its mean loss."""

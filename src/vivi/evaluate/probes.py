@@ -17,6 +17,7 @@ from vivi.evaluate.results import Protocol, Result, Score
 from vivi.evaluate.settings import Neighbours, Subject
 from vivi.evaluate.subject import open_session
 from vivi.evaluate.tasks.examples import Examples, Task
+from vivi.runtime.console import explain
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.errors import UserError
 from vivi.runtime.progress import ProgressLine
@@ -98,6 +99,8 @@ def by_regression(task: Task, embedded: Embed) -> Solved:
     trials = linear_probe(sweep, task.sweep.labels, [validation], task.classes)
     scores = [accuracy(logits[0], task.validation.labels) for logits in trials]
     strength = STRENGTHS[scores.index(max(scores))]
+    found = f"right on {max(scores):.1%} of {len(task.validation.labels)} validation images"
+    explain(f"{task.name}: strength {strength:g} is the best of {len(STRENGTHS)}, {found}")
     whole = torch.cat([sweep, validation]) if _is_final(task) else embedded(task.final)
     final = linear_probe(whole, task.final.labels, [embedded(task.test)], task.classes, [strength])
     return accuracy(final[0][0], task.test.labels), {"strength": strength, "validation": max(scores)}

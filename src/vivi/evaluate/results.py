@@ -13,13 +13,14 @@ import re
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from vivi import __version__
 from vivi.evaluate.tasks import Group
 from vivi.evaluate.vid_robust.scores import Curve, Reduction
 from vivi.runtime.errors import UserError, first_line
@@ -230,13 +231,8 @@ Kind = TypeVar("Kind", RobustResult, DetectionResult)
 
 def versions() -> dict[str, str]:
     """The versions of what an accuracy may depend on."""
-    found = {"python": platform.python_version()}
-    for package in ("vivi", "torch", "torchvision", "timm"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"  # run from its source
-    return found
+    packages = {package: version(package) for package in ("torch", "torchvision", "timm")}
+    return {"python": platform.python_version(), "vivi": __version__, **packages}
 
 
 def write_result(folder: Path, result: AnyResult) -> Path:

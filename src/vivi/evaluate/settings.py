@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from tyro.conf import arg
 
 from vivi.data.image_lists import LAYOUT
 from vivi.evaluate.results import Protocol, Setting
@@ -17,7 +19,7 @@ SEEDS = 3
 
 @dataclass(frozen=True)
 class Subject:
-    """Which encoder is evaluated, on what."""
+    """The encoder that is evaluated, and the data it is evaluated on."""
 
     encoder: str
     """A run or its encoder.safetensors, timm:NAME (pretrained, or with --weights), ms:FILE, mt-ssl:FILE, ti:FILE, or
@@ -31,7 +33,7 @@ class Subject:
     tasks: tuple[str, ...] = ()
     """Which tasks; default: all that are there."""
     split_seed: int = 0
-    """Decides which of your images are to test on and to validate on, where you do not say."""
+    """Random seed of the split of your images, where they do not come with one."""
     groups: tuple[str, ...] = ()
     """Groups of your own tasks, for example natural=cifar10,sun28 structured=coil; default: a group 'own'."""
     weights: Path | None = None
@@ -49,11 +51,11 @@ class Subject:
 
 @dataclass(frozen=True)
 class Classified:
-    """Which classifier is evaluated, on which images."""
+    """The classifier that is evaluated, and the images it is tested on."""
 
     encoder: str
     """A run that was trained with labels, or timm:NAME with the classifier it has (pretrained, or with --weights)."""
-    images: Path
+    data: Annotated[Path, arg(aliases=("--images",))]
     """A folder with a folder of test images for each class; one with train/ and val/, of which val/ is tested; or a
     list of images and classes."""
     out: Path = Path("results")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from vivi.evaluate.encoders import Model, load_model
 from vivi.evaluate.results import Protocol, Result, plain, read_all, versions, write_result
@@ -18,6 +18,7 @@ from vivi.evaluate.settings import Subject
 from vivi.evaluate.tasks import GROUPS, VTAB, Group
 from vivi.evaluate.tasks.examples import Task
 from vivi.evaluate.tasks.find import find_tasks
+from vivi.runtime.console import warn
 from vivi.runtime.errors import UserError
 from vivi.runtime.storage import StorageError
 
@@ -46,7 +47,7 @@ class Session:
         """Leaves a task out, and says why once; the others go on."""
         if task not in self.failures:
             self.failures[task] = str(error)
-            self.console.print(f"{task} is left out: {error}", style="yellow", soft_wrap=True)
+            warn(self.console, f"{task} is left out: {error}")
 
     def write(self, task: Task, **measured: Any) -> None:
         """Writes the result on a task; `measured` are the fields that depend on the benchmark."""
@@ -62,7 +63,7 @@ class Session:
             notes=task.notes,
             encoder_from=self.model.source,
             encoder_checksum=self.model.checksum,
-            architecture=self.model.architecture,
+            architecture=str(self.model.architecture),
             data_checksum=self.checksums[task.name],
             versions=versions(),
             **measured,
@@ -112,34 +113,37 @@ def print_results(results: Sequence[Result], console: Console) -> None:
     names = {known.name for known in VTAB}
     splits = [result.split for result in results if result.task in names and result.group != "own"]
     title = f"{first.encoder} · {TITLES[first.protocol] if splits else 'own tasks'} · {BENCHMARKS[first.benchmark]}"
-    table = Table("task", "group", title=title + (" · quick" if first.quick else ""), title_justify="left")
-    table.add_column("accuracy", justify="right")
-    table.add_column("95 %", justify="right")
-    table.add_column("seeds", justify="right")
-    table.add_column("setting")
+    rows = []
     for result in results:
         score = result.score
         low, high = _percent(min(score.accuracies)), _percent(max(score.accuracies))
         seeds = f"{low}–{high}" if len(score.accuracies) > 1 else ""
         setting = f"lr {score.setting.lr:g} · {score.setting.steps:,} steps" if score.setting else ""
         interval = "–".join(map(_percent, result.interval or ()))
-        table.add_row(result.title, result.group, _percent(score.median), interval, seeds, setting)
-    table.add_section()
+        rows.append((result.title, result.group, _percent(score.median), interval, seeds, setting))
     for group in GROUPS:
         medians = [result.score.median for result in results if result.group == group]
         if 0 < len(medians) < len(results):
-            table.add_row(f"mean of {len(medians)}", group, _percent(statistics.fmean(medians)))
-    if len(results) > 1:
-        mean = statistics.fmean(result.score.median for result in results)
-        table.add_row(f"mean of {len(results)}", "", _percent(mean), style="bold")
+            rows.append((f"mean of {len(medians)}", group, _percent(statistics.fmean(medians)), "", "", ""))
+    numbers = [Column(name, justify="right") for name in ("accuracy", "95 %", "seeds")]
+    columns = Column("task"), Column("group"), *numbers, Column("setting")
+    shown = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    console.print(title + (" · quick" if first.quick else ""), soft_wrap=True)
+    table = Table(*(columns[place] for place in shown))
+    for number, row in enumerate(rows, start=1):
+        table.add_row(*(row[place] for place in shown), end_section=number == len(results))
     console.print(table)
-    if len(results) == 1 and first.interval:
-        share, margin = _percent(first.score.median), _percent((first.interval[1] - first.interval[0]) / 2)
-        console.print(f"accuracy {share} % ± {margin} of {first.images['test']:,} test images", soft_wrap=True)
+    of_vtab = ""  # which tasks they are
     if splits:
         own_splits = splits.count("own split")
         more = f", {own_splits} more on splits of their own" if own_splits else ""
-        console.print(f"{len(splits) - own_splits} of VTAB's {len(VTAB)} tasks{more}", soft_wrap=True)
+        of_vtab = f"; {len(splits) - own_splits} of VTAB's {len(VTAB)} tasks{more}"
+    mean = _percent(statistics.fmean(result.score.median for result in results))
+    said = f"mean of {len(results)} tasks {mean} %"
+    if len(results) == 1:
+        margin = f" ± {_percent((first.interval[1] - first.interval[0]) / 2)}" if first.interval else ""
+        said = f"accuracy {mean} %{margin} of {first.images['test']:,} test images"
+    console.print(f"{first.encoder}: {said}{of_vtab}", soft_wrap=True)
 
 
 def _percent(share: float) -> str:

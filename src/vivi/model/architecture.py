@@ -15,6 +15,7 @@ from timm.models.resnetv2 import ResNetV2
 from torch import nn
 
 from vivi import recipes
+from vivi.model.pretrained import create_pretrained
 from vivi.recipes.schema import WIDTHS
 from vivi.runtime.errors import UserError, check_ranges, first_line
 
@@ -40,13 +41,13 @@ class Architecture:
         """A plain timm model without a classifier; raises a UserError where there can be none."""
         timm_config(self.name)
         layers: dict[str, Any] = {"norm_layer": group_norm, "conv_layer": StdConv2d} if self.group_norm else {}
+        create = create_pretrained if pretrained else timm.create_model
         try:
-            model: nn.Module = timm.create_model(
-                self.name, pretrained=pretrained, num_classes=0, **self.arguments, **layers
-            )
+            model: nn.Module = create(self.name, num_classes=0, **self.arguments, **layers)
+        except UserError:
+            raise
         except Exception as error:
-            hint = "; is there a network, or a filled cache of the hub?" if pretrained else ""
-            raise UserError(f"timm cannot make {self}: {first_line(error)}{hint}") from None
+            raise UserError(f"timm cannot make {self}: {first_line(error)}") from None
         if self.patch_strides:
             use_patch_strides(model)
         return model

@@ -29,6 +29,7 @@ from vivi.prepare.corpus import VideoRow
 from vivi.prepare.decode import Report
 from vivi.prepare.identity import UNKNOWN, identify
 from vivi.prepare.piece import STALL_SECONDS, PreparedVideo, VideoTask, finish, finished_piece, prepare_video
+from vivi.runtime.console import explain
 from vivi.runtime.errors import UserError, check_ranges
 from vivi.runtime.machine import available_cores
 from vivi.runtime.process_pool import Died, Done, ProcessPool, Progress
@@ -71,7 +72,9 @@ def run(tasks: Sequence[VideoTask], execution: PrepareExecution, console: Consol
         if execution.engine == "ray":
             videos = run_on_ray(tasks, execution.ray_address)
         else:
-            videos = run_locally(tasks, execution.workers or available_cores(), progress.report)
+            workers = execution.workers or available_cores()
+            explain(f"{workers} worker processes: {available_cores()} cores, --workers {execution.workers}")
+            videos = run_locally(tasks, workers, progress.report)
         for video in videos:
             progress.finished(video.row)
             yield video
@@ -169,7 +172,7 @@ def run_on_ray(tasks: Sequence[VideoTask], address: str) -> Prepared:
 def check_ray(address: str) -> None:
     """Raises one line, soon, where Ray itself would try for minutes."""
     if importlib.util.find_spec("ray") is None:
-        raise UserError("--engine ray needs Ray: pip install 'vivi[ray]'")
+        raise UserError("--engine ray needs Ray: pip install 'vivi-video[ray]'")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         try:

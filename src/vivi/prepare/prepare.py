@@ -39,7 +39,7 @@ from vivi.prepare.identity import UNKNOWN, identify, same_content
 from vivi.prepare.index import build_index, write_index
 from vivi.prepare.piece import PreparedVideo, PrepareSettings, VideoTask, finished_piece, piece_path
 from vivi.prepare.sources import Source, list_sources, name_apart, text
-from vivi.runtime.console import SafeConsole
+from vivi.runtime.console import SafeConsole, warn
 from vivi.runtime.errors import UserError
 from vivi.runtime.machine import available_cores
 from vivi.runtime.storage import StorageError, locked
@@ -63,7 +63,7 @@ def prepare(
     execution.check()
     sources, notes = list_sources(arguments)
     for note in notes:
-        console.print(note, style="yellow", soft_wrap=True)
+        warn(console, note)
     if not sources:
         raise UserError(f"no videos found in {', '.join(map(str, arguments))}; give videos or folders of them")
     try:
@@ -155,10 +155,10 @@ def _pending(sources: list[Source], rows: Rows, retry_skipped: bool, console: Co
         names = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
         console.print(f"changed since they were prepared, now prepared again: {len(changed)} videos ({names})")
     if unknown:
-        console.print(
+        warn(
+            console,
             f"prepared by an older vivi, which did not record the files: {unknown} videos; whether their files have "
             "changed since cannot be told, they stay as they are",
-            style="yellow",
         )
     return pending
 
@@ -237,4 +237,4 @@ def _write_index(out: Path, console: Console) -> None:
     try:
         write_index(out, build_index(Corpus(out)))
     except (UserError, OSError) as error:
-        console.print(f"the index of {out} was not written: {error}", style="yellow", soft_wrap=True)
+        warn(console, f"the index of {out} was not written: {error}")

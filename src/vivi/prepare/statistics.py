@@ -78,21 +78,24 @@ def skipped_by_reason(corpus: Corpus) -> dict[str, list[str]]:
     return {group["reason"]: group["video_list"] for group in sorted(groups, key=lambda one: -len(one["video_list"]))}
 
 
-def print_summary(path: Path, console: Console) -> None:
-    """Prints the statistics of a corpus and its skipped videos, at the end of vivi prepare."""
+def print_summary(path: Path, console: Console) -> dict[str, Any]:
+    """Prints the statistics of a corpus and its skipped videos; returns the same numbers by name."""
     corpus = Corpus(path)
     statistics = corpus_statistics(corpus)
     splits = corpus.videos.filter(pc.equal(corpus.videos["status"], "ok"))["split"].to_pylist()
+    counts = {
+        "videos": len(splits),
+        "train": splits.count("train"),
+        "test": splits.count("test"),
+        "shots": int(statistics.shots_per_video.sum()),
+        "frames": statistics.frames,
+        "hours": float(statistics.video_seconds.sum() / 3600),
+    }
     numbers = Column("mean", justify="right"), Column("std", justify="right")
     table = Table("", *numbers, title=f"corpus {path}", title_justify="left")
     for quantity, mean, std in statistics.rows():
         table.add_row(quantity, f"{mean:.1f}", f"{std:.1f}")
     console.print(table)
-    console.print(
-        f"{len(splits)} videos ({splits.count('train')} train, {splits.count('test')} test), "
-        f"{statistics.shots_per_video.sum():,} shots, {statistics.frames:,} frames, "
-        f"{statistics.video_seconds.sum() / 3600:.2f} hours"
-    )
     skipped = skipped_by_reason(corpus)
     if skipped:
         columns = Column("videos", justify="right"), "reason", Column("for example", overflow="fold")
@@ -100,3 +103,11 @@ def print_summary(path: Path, console: Console) -> None:
         for reason, videos in skipped.items():
             table.add_row(str(len(videos)), reason, videos[0])
         console.print(table)
+    console.print(
+        f"{counts['videos']} videos ({counts['train']} train, {counts['test']} test), {counts['shots']:,} shots, "
+        f"{counts['frames']:,} frames, {counts['hours']:.2f} hours",
+        soft_wrap=True,
+    )
+    names = "shots_per_video", "shot_seconds", "video_seconds"
+    rows = {name: {"mean": mean, "std": std} for name, (_, mean, std) in zip(names, statistics.rows(), strict=True)}
+    return {"corpus": str(path), **counts, **rows, "skipped": skipped}

@@ -14,24 +14,32 @@ from vivi.recipes.scaled import METHODS, PAPER
 from vivi.recipes.schema import Recipe
 
 
-def print_recipes(console: Console) -> None:
-    """The paper's recipes, a line each; what the smaller ones change."""
-    table = Table("recipe", "a step", "losses", "besides", box=None, pad_edge=False)
+def print_recipes(console: Console) -> list[dict[str, str]]:
+    """The paper's recipes, a line each; what the smaller ones change. Returns the lines."""
+    rows = []
     for recipe in PAPER:
         loss = recipe.loss
         names = loss.frame.name if loss.frame else "", loss.video.name if loss.video else ""
         terms = ((1.0, names[0]), (loss.video_weight, names[1]), (loss.supervised_weight, "labels"))
-        table.add_row(
-            Text(recipe.name, no_wrap=True),
-            describe_batch(recipe, short=True),
-            " + ".join(name if weight == 1 else f"{weight:g} {name}" for weight, name in terms if weight and name),
-            ", ".join(_besides(recipe)),
-        )
+        row = {
+            "recipe": recipe.name,
+            "batch": describe_batch(recipe, short=True),
+            "losses": " + ".join(n if weight == 1 else f"{weight:g} {n}" for weight, n in terms if weight and n),
+            "besides": ", ".join(_besides(recipe)),
+        }
+        rows.append(row)
+    table = Table("recipe", "a step", "losses", "besides", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(Text(row["recipe"], no_wrap=True), row["batch"], row["losses"], row["besides"])
     console.print(table)
     console.print("a step: videos × shots × frames; or so many frames or images × how often each is augmented")
     console.print("NAME-small: 112 px, at most 256 shots and images a step, for one GPU and a corpus of hours")
     console.print("NAME-tiny: 48 px, a thin ResNet-18, for two CPU cores and a few minutes")
+    console.print(
+        "auto: vivi train auto --corpus CORPUS chooses one that fits your videos and your machine, and says why"
+    )
     console.print("vivi recipes NAME prints every field; vivi train NAME --field value overrides it")
+    return rows
 
 
 def _besides(recipe: Recipe) -> Iterator[str]:

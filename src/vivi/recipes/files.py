@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import reduce
 from pathlib import Path
@@ -15,7 +14,7 @@ import msgspec
 from vivi.recipes.losses import FRAME_LOSSES, VIDEO_LOSSES, LossSettings
 from vivi.recipes.scaled import RECIPES
 from vivi.recipes.schema import Recipe
-from vivi.runtime.errors import UserError
+from vivi.runtime.errors import UserError, did_you_mean
 from vivi.runtime.storage import read_json
 
 _KIND = "kind"  # of a loss, in JSON
@@ -31,6 +30,10 @@ def find_recipe(name: str) -> Recipe:
     """The recipe of this name, or of this recipe.json."""
     if name in RECIPES:
         return RECIPES[name]
+    if name == "auto":
+        raise UserError(
+            "auto is no recipe, but vivi train auto --corpus CORPUS chooses one; the run's recipe.json has it"
+        )
     path = Path(name)
     try:
         if name and (path / "corpus.json").exists():
@@ -39,7 +42,7 @@ def find_recipe(name: str) -> Recipe:
             return read_recipe(path / "recipe.json" if path.is_dir() else path)
     except OSError as error:  # a name too long, a folder that may not be searched
         raise UserError(f"'{name}' is no recipe, and as a path: {error.strerror}; vivi recipes lists them") from None
-    raise UserError(f"there is no recipe '{name}'{_did_you_mean(name, RECIPES)}: vivi recipes lists them all")
+    raise UserError(f"there is no recipe '{name}'{did_you_mean(name, RECIPES)}: vivi recipes lists them all")
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -107,7 +110,7 @@ def with_field(recipe: Recipe, name: str, text: str, where: str = "--sweep") -> 
     `where` is named in errors: it says where this was asked for."""
     name, known = name.replace("-", "_"), flat(recipe)
     if name not in known:
-        raise UserError(f"a recipe has no field '{name}'{_did_you_mean(name, known)}")
+        raise UserError(f"a recipe has no field '{name}'{did_you_mean(name, known)}")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -164,7 +167,7 @@ def _parse(kind: Any, value: Any, where: str, name: str = "") -> Any:
     hints, names = get_type_hints(kind), [field.name for field in fields(kind)]
     for field in value:
         if field not in names:
-            raise UserError(f"{where}: there is no field {prefix + field[:80]!r}{_did_you_mean(field[:80], names)}")
+            raise UserError(f"{where}: there is no field {prefix + field[:80]!r}{did_you_mean(field, names)}")
     parsed = {field: _parse(hints[field], part, where, prefix + field) for field, part in value.items()}
     return kind(**parsed)  # type: ignore[operator]
 
@@ -182,8 +185,3 @@ def _in_words(kind: Any) -> str:
         count = "" if Ellipsis in get_args(kind) else f"{len(get_args(kind))} "
         return f"a list of {count}{'whole ' if int in get_args(kind) else ''}numbers"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""

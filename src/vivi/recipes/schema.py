@@ -59,6 +59,10 @@ class Batch:
     --images, whose label is not used, L times."""
     resample: bool = False
     """With --batch.source frame: another frame of the video each time, instead of one fixed for the run."""
+    max_shot_seconds: NotNegative = 0.0
+    """Cut longer shots into equal ones of at most this length; 0: they are as prepared."""
+    segment_minutes: NotNegative = 0.0
+    """Divide longer videos into segments of at most this length, each taken for a video; 0: they stay whole."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Images:
     fraction: Annotated[float, (1e-9, 1), arg(aliases=("--images-fraction",))] = 1.0  # beside --images-list
     """Share of the labels to use, the same number from every class; 1: all."""
     fraction_seed: Seed = 0
-    """Decides which labels are used."""
+    """Random seed of the choice of labels."""
     policy: Literal["same", "imagenet", "v0"] = "same"
     """AutoAugment on the labelled images, instead of changes of colour; same: as the frames are augmented."""
 
@@ -142,26 +146,28 @@ class Optimiser:
     schedule: Literal["steps", "cosine"] = "steps"
     """After the warm-up: constant, lowered at each step of decay_at; or half a cosine down to 0, without them."""
     momentum: Annotated[float, (0, 0.9999)] = 0.9
+    """Momentum of SGD."""
     weight_decay: NotNegative = 1e-4
     """L2 penalty on parameters of two dimensions or more: kernels, not biases or norms."""
     warmup: Annotated[int, (0, 10**12)] = 5_000
     """Steps of linear warm-up from 0."""
     decay_at: tuple[int, ...] = (90_000, 110_000)
-    """Steps at which the learning rate is multiplied by decay_factor."""
+    """Steps at which the learning rate is lowered, to decay_factor of what it was."""
     decay_factor: PositiveShare = 0.1
+    """What the learning rate is multiplied by at each step of decay_at."""
     clip: NotNegative = 0.0
     """Clip the gradient to this norm; 0: never."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One row of the paper's training table, or one's own."""
+    """Everything that decides what is learned: a row of the paper's training table, or your own."""
 
     name: Annotated[str, Suppress]  # no flag: the recipe is named on the command line
     steps: Annotated[int, (1, 10**12)] = 120_000
     """Steps to train."""
     seed: Seed = 0
-    """Decides initial weights, batches and augmentation."""
+    """Random seed of initial weights, batches and augmentation."""
     encoder: Encoder = field(default_factory=Encoder)
     batch: Batch = field(default_factory=Batch)
     images: Images = field(default_factory=Images)

@@ -4,6 +4,7 @@ reads its output leaves."""
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -29,12 +30,31 @@ def harmless(text: str) -> str:
     return text.translate(_SHOWN)
 
 
+WARNING, HINT = "yellow", "dim"  # styles of lines
+
+
 class SafeConsole(Console):
     """A console that shows whatever text it is given as it is: control characters as signs, and neither markup nor
-    emoji in the names of files."""
+    emoji in the names of files. A reticent one shows warnings, and keeps the last of the other lines."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, reticent: bool = False, **options: Any) -> None:
+        if reticent:
+            options["force_terminal"] = False  # no moving bars
         super().__init__(markup=False, highlight=False, emoji=False, **options)
+        self.reticent = reticent
+        self._last: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        if not self.reticent or how.get("style") == WARNING:
+            super().print(*objects, **how)
+        elif how.get("style") != HINT:
+            self._last = objects, how
+
+    def print_last(self) -> None:
+        """Prints the line that a reticent console has kept."""
+        objects, how = self._last
+        if objects:
+            super().print(*objects, **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -43,7 +63,17 @@ class SafeConsole(Console):
 
 def warn(console: Console, line: str) -> None:
     """Prints a line that should be seen."""
-    console.print(line, style="yellow", soft_wrap=True)
+    console.print(line, style=WARNING, soft_wrap=True)
+
+
+def explain(line: str) -> None:
+    """Says what was decided and why, to whoever wants to know: vivi -v, or a handler of the logger `vivi`."""
+    logging.getLogger("vivi").info("%s", line)
+
+
+def hint(console: Console, line: str) -> None:
+    """Prints a line about what to do next, which goes unsaid where only the outcome is wanted."""
+    console.print(line, style=HINT, soft_wrap=True)
 
 
 class Output:

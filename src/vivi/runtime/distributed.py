@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vivi.runtime.console import explain
 from vivi.runtime.errors import UserError, first_line
 from vivi.runtime.signals import signals_go_to
 
@@ -216,6 +217,7 @@ def choose_device(name: str, local: int = 0) -> torch.device:
     """The device of this name; auto: a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+        explain(f"device {name}: " + ("torch finds a GPU" if name == "cuda" else "torch finds no GPU"))
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda", "mps", "xpu"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class UserError(Exception):
@@ -13,6 +14,12 @@ class UserError(Exception):
 def first_line(error: BaseException) -> str:
     """What another exception says, short enough for a UserError."""
     return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A part of a message: which of the known names it may have been, if one is close."""
+    close = difflib.get_close_matches(name[:80], list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def require(condition: bool, message: str) -> None:

@@ -7,10 +7,11 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -167,6 +168,43 @@ def locked(folder: Path, command: str) -> Iterator[None]:
         raise
     finally:
         os.close(lock)
+
+
+def check_replaceable(folder: Path, ours: Sequence[str]) -> None:
+    """Raises unless a folder is new or empty, or what a command may replace: it holds files of these names only, and
+    the first of them, which tells that they are ours."""
+    try:
+        entries = sorted(entry.name for entry in folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
+    names = (str(path.relative_to(folder)) for path in folder.rglob("*"))
+    other = next((name for name in names if name not in ours), "")
+    if entries and (other or not (folder / ours[0]).exists()):
+        raise UserError(f"{folder} holds something else ({other or entries[0]}); choose a new or empty --out")
+
+
+@contextmanager
+def replaced_folder(folder: Path, ours: Sequence[str]) -> Iterator[Path]:
+    """A new folder beside this one, to be filled, which takes its place at the end, if it may be replaced; where that
+    fails, nothing has changed."""
+    check_replaceable(folder, ours)
+    folder = folder.resolve()
+    new, old = (folder.with_name(f"{folder.name}.{os.getpid()}.{state}") for state in ("tmp", "old"))
+    try:
+        with storage(folder):
+            new.mkdir(parents=True)
+        yield new
+        with storage(folder):
+            for path in new.rglob("*"):
+                fsync(path)
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def leads_out(name: str) -> bool:

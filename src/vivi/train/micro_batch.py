@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vivi.model.vivi import Vivi
 from vivi.recipes import Recipe
+from vivi.runtime.console import explain
 from vivi.runtime.errors import UserError, first_line
 from vivi.train.settings import Execution
 
@@ -51,6 +52,10 @@ def choose_size(
     counts = [count for count in range(1, cores + 1) if cores % count == 0]
     videos = chosen or max(count for count in counts if count <= max(1, fit))
     most = videos * max(1, frames // max(images, 1))
+    explain(
+        f"micro-batch: {videos} of {cores} cores at once; a frame takes {bytes_per_frame / 1e6:.1f} MB of "
+        f"activations, {room / 2**30:.1f} GiB are to spare"
+    )
     return MicroBatchSize(videos, max(count for count in counts if count % videos == 0 and count <= most))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -69,6 +70,8 @@ class Execution:
     """Steps between two measurements on held-out videos (retrieval, collapse)."""
     checkpoint_every: Steps = 500
     """Steps between two checkpoints."""
+    log: Literal["none", "wandb", "mlflow", "wandb,mlflow"] = "none"
+    """Also send the numbers of metrics.jsonl to a tracking server: Weights & Biases, MLflow, or both."""
     keep: Count = 3
     """How many checkpoints to keep."""
 
@@ -82,3 +85,6 @@ class Execution:
         require(cores % at_once == 0, f"--micro-batch {at_once} does not divide --batch.cores {cores} evenly")
         videos = recipe.learns_from_videos or self.resident != "on"
         require(videos, f"{recipe.name} learns from no videos: remove --resident")
+        for package in self.log.split(",") if self.log != "none" else ():
+            installed = importlib.util.find_spec(package) is not None
+            require(installed, f"--log {package} needs a package: pip install 'vivi-video[{package}]'")

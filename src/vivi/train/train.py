@@ -12,13 +12,14 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from vivi import __version__
 from vivi.data.sources import CorpusSource, ImageSource
 from vivi.model.vivi import Vivi, build_model
 from vivi.recipes import Recipe
 from vivi.recipes.check import check_recipe
 from vivi.recipes.describe import describe_batch
 from vivi.recipes.files import differences, flat
-from vivi.runtime.console import SafeConsole, warn
+from vivi.runtime.console import SafeConsole, explain, warn
 from vivi.runtime.distributed import Claims, World, join_world, only_rank_0_explains
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
@@ -55,22 +56,24 @@ def train(
         opened = world.on_rank_0(lambda: open_data(recipe, paths))
         data = world.together(lambda: opened or open_data(recipe, paths))
         world.check_same(lambda: _claims(recipe, data))
+        asked, recipe = recipe, data.recipe
         model, size = world.together(lambda: set_up(_resumable(recipe, out), data, execution, world))
         trainer = Trainer(model, recipe, world)
-        world.on_rank_0(lambda: open_run(out, recipe, named, data))
+        world.on_rank_0(lambda: open_run(out, asked, named, data))
         start = _restore(trainer, out, console)
-        world.on_rank_0(lambda: _describe(trainer, named, data, console))
+        world.on_rank_0(lambda: _describe(trainer, asked, named, data, console))
         if start >= recipe.steps:
             # Once more, in case the run was killed before it came to this.
             world.on_rank_0(lambda: write_results(out, trainer, data.classes, start))
-            console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
+            longer = "; a larger --steps makes it longer" if recipe.optimiser.schedule == "steps" else ""
+            console.print(f"{out} has its {start} steps already{longer}", soft_wrap=True)
             return
         if start:
             console.print(f"going on after step {start}")
 
         def open_writer() -> RunWriter:
             monitor = open_monitor(data.index, data.test, model.encoder.architecture.size, console)
-            return RunWriter(out, trainer, data.classes, monitor, start, execution.keep, console)
+            return RunWriter(out, trainer, data.classes, monitor, start, execution, console)
 
         with ExitStack() as running:
             steps, dtype = range(start, recipe.steps), model.encoder.precision
@@ -83,6 +86,8 @@ def train(
             Loop(trainer, execution, writer).run(prefetch, stop)
         if world.device.type == "cuda":
             console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
+        if writer is not None and writer.warning:
+            warn(console, writer.warning)
         console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
         if world.any(stop.requested):  # too late for this run, but not for what would come after it
             raise KeyboardInterrupt
@@ -123,7 +128,7 @@ def _check(recipe: Recipe, execution: Execution, world: World) -> None:
 def _claims(recipe: Recipe, data: TrainingData) -> Claims:
     """What must be the same in every process of a run. Each makes its part of every batch by itself: with different
     recipes or data they would go on all the same, and the encoder would be wrong."""
-    versions = {name: version_of(name) for name in ("vivi", "torch", "timm")}
+    versions = {"vivi": __version__, **{name: version_of(name) for name in ("torch", "timm")}}
     flags = {f"--{name.replace('_', '-')}": value for name, value in flat(recipe).items()}
     prints = {name: fact for name, fact in data.facts().items() if name.endswith("fingerprint")}
     return {**versions, **flags, **prints}
@@ -144,7 +149,10 @@ def set_up(recipe: Recipe, data: TrainingData, execution: Execution, world: Worl
     bfloat16 = execution.precision == "bfloat16" or (execution.precision == "auto" and on_gpu)
     model.encoder.precision = torch.bfloat16 if bfloat16 else torch.float32
     size = choose_size(model, recipe, execution, len(world.share_of(recipe.batch.cores)), world.device)
-    if execution.compiles(on_gpu):
+    compiled = execution.compiles(on_gpu)
+    precision, how = "bfloat16" if bfloat16 else "float32", "compiled" if compiled else "not compiled"
+    explain(f"the encoder computes in {precision}, {how}: --precision {execution.precision}, {world.device}")
+    if compiled:
         model.encoder.backbone.compile(dynamic=False)  # one graph each for frames and for images
     return model, size
 
@@ -172,7 +180,7 @@ def _restore(trainer: Trainer, out: Path, console: Console) -> int:
     return start
 
 
-def _describe(trainer: Trainer, named: Recipe, data: TrainingData, console: Console) -> None:
+def _describe(trainer: Trainer, asked: Recipe, named: Recipe, data: TrainingData, console: Console) -> None:
     recipe, encoder, world = trainer.recipe, trainer.model.encoder, trainer.world
     parameters = sum(parameter.numel() for parameter in encoder.parameters()) / 1e6
     cores = f"{recipe.batch.cores} cores" if recipe.batch.cores > 1 else "one core"
@@ -182,7 +190,7 @@ def _describe(trainer: Trainer, named: Recipe, data: TrainingData, console: Cons
         f"{recipe.name}: {encoder.architecture} ({parameters:.1f} M parameters), "
         f"{describe_batch(recipe)} a step in {cores}, on {device}{processes}"
     ]
-    for name, (old, new) in differences(named, recipe).items():
+    for name, (old, new) in differences(named, asked).items():
         lines.append(f"overridden: {name} = {new} (was {old})")
     videos = data.videos_source
     if isinstance(videos, CorpusSource):
@@ -198,5 +206,8 @@ def _describe(trainer: Trainer, named: Recipe, data: TrainingData, console: Cons
         lines.append(f"{data.labelled.source}: {count:,} labelled images of {classes:,} classes{tests}")
     for line in lines:
         console.print(line, soft_wrap=True)
+    fewer = [f"{name} is {new} instead of {old}" for name, (old, new) in differences(asked, recipe).items()]
+    if fewer:
+        warn(console, f"there is too little for the batch: {', '.join(fewer)}")
     for note in data.notes():
         warn(console, note)

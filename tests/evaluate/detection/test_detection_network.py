@@ -49,7 +49,8 @@ def both() -> tuple[Detector, RetinaNet]:
     """timm's resnet18 and torchvision's have the same layers: the same weights in both detectors."""
     torch.manual_seed(0)
     backbone = timm.create_model("resnet18", num_classes=0)
-    model = Model("resnet18", "timm:resnet18", backbone, 512, 64, MEAN, STD, (), "")
+    architecture = Architecture("resnet18", {}, 64, MEAN, STD)
+    model = Model("resnet18", "timm:resnet18", backbone, 512, 64, MEAN, STD, (), "", architecture)
     ours = Detector(model, 3, Tuned(min_size=96, max_size=128))
     extra = LastLevelP6P7(256, 256)
     pyramid = resnet_fpn_backbone(
@@ -258,8 +259,8 @@ def test_several_processes_share_statistics() -> None:
 
 
 def test_group_norm_ignores_the_choice() -> None:
-    backbone = Architecture("resnetv2_18", {}, 64, group_norm=True).create()
-    model = Model("group norm", "a run", backbone, 512, 64, MEAN, STD, (), "")
+    architecture = Architecture("resnetv2_18", {}, 64, group_norm=True)
+    model = Model("group norm", "a run", architecture.create(), 512, 64, MEAN, STD, (), "", architecture)
     found = []
     choices: tuple[Norm, ...] = ("synchronised", "frozen")
     for norm in choices:

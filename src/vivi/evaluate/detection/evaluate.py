@@ -38,6 +38,7 @@ from vivi.evaluate.results import (
     write_with_picture,
 )
 from vivi.evaluate.subject import check_name
+from vivi.runtime.console import warn
 from vivi.runtime.distributed import World, join_world, only_rank_0_explains
 from vivi.runtime.errors import UserError, require
 from vivi.runtime.progress import ProgressLine
@@ -130,7 +131,7 @@ class _Evaluation:
         line = f"{self.model.name}: RetinaNet, {counts}, {self.result.classes:,} classes; {work}, on {where}"
         self.console.print(line, soft_wrap=True)
         for note in self.result.notes:
-            self.console.print(note, style="yellow", soft_wrap=True)
+            warn(self.console, note)
 
     # --- one seed ---
 

@@ -188,7 +188,7 @@ def encode(boxes: Tensor, anchors: Tensor) -> Tensor:
 
 
 class FocalLoss(torch.autograd.Function):
-    """Σ weight · focal loss over anchors and classes: its slope is made along with it, one image at a time in
+    """Σ weight · focal loss over anchors and classes: its gradient is computed with it, one image at a time in
     float32, and kept in the type of the logits."""
 
     @staticmethod

@@ -71,7 +71,7 @@ class Maps(nn.Module):
             self.multiple, chosen = _choose(shapes, probe.shape)
         except Exception as error:  # whatever a network says about images of another size than its own
             raise UserError(
-                f"no maps of stride 8, 16 and 32 can be had from {name} ({first_line(error)}); choose a run of vivi "
+                f"{name} has no feature maps of stride 8, 16 and 32 ({first_line(error)}); choose a run of vivi "
                 "or a model of timm such as resnetv2_50, resnet50, convnext_tiny or vit_small_patch16_224"
             ) from None
         self.native, self.indices = list(chosen), list(chosen.values())  # strides of the encoder's own maps

@@ -14,7 +14,7 @@ _SCHEDULES = {"standard": (90_000, 1_000, 0.0), "short": (1_500, 100, 10.0)}  # 
 
 @dataclass(frozen=True)
 class Detected:
-    """Which encoder is evaluated, on which images."""
+    """The encoder that is evaluated, and the images it is trained and tested on."""
 
     encoder: str
     """A run or its encoder.safetensors, timm:NAME (pretrained, or with --weights), ms:FILE, mt-ssl:FILE, ti:FILE, or

@@ -29,6 +29,7 @@ from vivi.evaluate.detection.network import Detector
 from vivi.evaluate.detection.sets import DetectionSet
 from vivi.evaluate.detection.settings import DetectionExecution, Tuned
 from vivi.recipes import Optimiser
+from vivi.runtime.console import warn
 from vivi.runtime.distributed import World
 from vivi.runtime.errors import UserError
 from vivi.runtime.signals import StopRequest
@@ -80,7 +81,7 @@ class Job:
     stop: StopRequest
 
     def warn(self, line: str) -> None:
-        self.console.print(line, style="yellow", soft_wrap=True)
+        warn(self.console, line)
 
 
 def train_detector(job: Job) -> Attempt:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -35,15 +35,16 @@ class _Row:
     note: str = ""
 
 
-def print_check(data: Path, console: Console) -> None:
+def print_check(data: Path, console: Console) -> dict[str, Any]:
     """One line for every task of VTAB, then one for each of the user's own; then what to do about them. Of a user's
-    labelled images: what there is to train and to test on."""
+    labelled images: what there is to train and to test on. Returns the same facts."""
     places, why_not = find_places(data, "v2"), ""
     if any(place.form == "images" for place in places.values()):
         try:
-            for line in read_own_task(data, console=console).notes:
+            notes = read_own_task(data, console=console).notes
+            for line in notes:
                 console.print(line, soft_wrap=True)
-            return
+            return {"notes": notes}
         except UserError as error:
             places, why_not = {}, str(error)
     rows = [_check(known.name, places.get(known.name), data) for known in VTAB]
@@ -65,6 +66,7 @@ def print_check(data: Path, console: Console) -> None:
     )
     if why_not:
         console.print(why_not, soft_wrap=True)
+    return {"tasks": [asdict(row) for row in rows + mine]}
 
 
 def _check(name: str, place: Place | None, data: Path) -> _Row:

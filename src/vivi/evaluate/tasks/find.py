@@ -84,7 +84,7 @@ def _read(name: str, place: Place, data: Path, protocol: Protocol) -> Task:
 
 def find_places(data: Path, protocol: Protocol) -> dict[str, Place]:
     """Where each task is: in a folder with lists, which have Version 2 only, in one of TFDS, or in its original form.
-    What is exact comes first. Anything else is taken for labelled images, a task of which Version 1 cannot be had."""
+    What is exact comes first. Anything else is taken for labelled images, which have no Version 1."""
     if not data.exists():
         raise UserError(f"there is no folder or list {data}; give {LAYOUT}")
     if not data.is_dir():

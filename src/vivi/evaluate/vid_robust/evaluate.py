@@ -20,6 +20,7 @@ from vivi.evaluate.vid_robust.scores import Interval, curve
 from vivi.evaluate.vid_robust.sets import find_frames, find_metadata, read_set
 from vivi.evaluate.vid_robust.settings import Robustness
 from vivi.evaluate.vid_robust.sheet import draw_worst, worst
+from vivi.runtime.console import warn
 from vivi.runtime.distributed import choose_device
 from vivi.runtime.errors import UserError, require
 from vivi.runtime.storage import StorageError
@@ -84,7 +85,7 @@ def evaluate_robustness(subject: Robustness, console: Console, device: str = "au
     except StorageError as error:
         raise UserError(f"results cannot be written: {error}") from None
     for note in result.notes:
-        console.print(note, style="yellow", soft_wrap=True)
+        warn(console, note)
     for line in in_lines(result):
         console.print(line, soft_wrap=True)
     return result

@@ -11,7 +11,7 @@ from vivi.runtime.errors import check_ranges, require
 
 @dataclass(frozen=True)
 class Robustness:
-    """Whose predictions are scored, on which set of frames."""
+    """The classifier, and the set of frames on which its predictions are scored."""
 
     encoder: str = ""
     """A run that was trained with labels, or timm:NAME with the classifier it has (pretrained, or with --weights)."""
@@ -27,7 +27,7 @@ class Robustness:
     reduction: Reduction = "max"
     """How the outputs that belong to a class become its score."""
     farthest: int = 0
-    """k: neighbours more frames away do not count; 0: all neighbours of the set do."""
+    """Neighbours more than this many frames away do not count; 0: all neighbours of the set count."""
     weights: Path | None = None
     """A file of weights for timm:NAME."""
     name: str = ""
