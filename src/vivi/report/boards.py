@@ -117,7 +117,7 @@ class Board:
     quick: bool
     columns: tuple[BoardTask, ...]
     rows: tuple[Method, ...]  # ours, the best first
-    paper: tuple[Method, ...]  # in the paper's order
+    paper: tuple[Method, ...]  # the same
     baseline: Method | None
 
     @property
@@ -291,9 +291,9 @@ def make_boards(results: Sequence[Result], paper: bool, baseline: str) -> list[B
         rows = tuple(Method(name, cells[name]) for name in sorted(cells))
         papers = _paper(protocol, columns, encoders) if paper and benchmark == "vtab" and not quick else ()
         board = Board(benchmark, protocol, quick, columns, rows, papers, None)
-        rows = best_first(rows, board.counted)
+        rows, papers = best_first(rows, board.counted), best_first(papers, board.counted)
         first = board.find(baseline or PAPER_BASELINE) if baseline or not rows else automatic_baseline(rows)
-        boards.append(replace(board, rows=rows, baseline=first))
+        boards.append(replace(board, rows=rows, paper=papers, baseline=first))
     benchmarks, protocols = ["vtab", *_PROBES].index, get_args(Protocol).index
     return sorted(boards, key=lambda b: (not b.rows, benchmarks(b.benchmark), b.quick, protocols(b.protocol)))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from vivi.evaluate.metadata import counted
 from vivi.evaluate.results import RobustResult
-from vivi.report.boards import Board, Method, best_first, comparable, difference, mean, shared_tasks
+from vivi.report.boards import Board, Method, comparable, difference, mean, shared_tasks
 from vivi.report.paper import PaperRow
 from vivi.report.table import number, signed
 from vivi.runtime.console import harmless
@@ -68,8 +68,7 @@ class Figure:
 
 def draw_groups(board: Board, folder: Path) -> Figure | None:
     """Bars for all tasks and for each group; None if the rows share no task."""
-    paper = best_first([row for row in board.paper if row.name in PAPER_BARS], board.counted)
-    rows = comparable(board.rows, board.counted) or [*paper]
+    rows = comparable(board.rows, board.counted) or [row for row in board.paper if row.name in PAPER_BARS]
     if len(rows) > MAX_BARS:  # the best, and the baseline
         baseline = [row for row in rows[MAX_BARS:] if row is board.baseline]
         rows = [*rows[: MAX_BARS - len(baseline)], *baseline]
