@@ -72,6 +72,7 @@ def bench_loader(options: LoaderOptions, console: Console) -> dict[str, Any]:
     with one_process(execution.device) as world:
         dtype = torch.bfloat16 if world.device.type == "cuda" else torch.float32
         data = replace(open_data(recipe, options.paths), labelled_source=None)
+        recipe = data.recipe
         source, threads = data.videos_source, reading_threads(execution)
         assert isinstance(source, CorpusSource)
 

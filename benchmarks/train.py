@@ -121,6 +121,7 @@ def bench_train(options: TrainOptions, console: Console) -> dict[str, Any]:
     recipe, execution = options.recipe, options.execution
     with one_process(execution.device) as world:
         data = open_data(recipe, options.paths)
+        recipe = data.recipe
         model, size = set_up(recipe, data, execution, world)
         work = work_of(model, recipe, size)
         console.print(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -16,6 +18,7 @@ from torch import Tensor
 from vivi.data.augment.patches import PATCH_UNIFORMS, layout
 from vivi.data.index import Index, read_frames
 from vivi.data.loader import MicroBatch
+from vivi.data.plan import Plan
 from vivi.prepare.corpus import Corpus, ShotWriter, VideoRow, shard_path, write_settings, write_videos
 from vivi.prepare.jpeg import encode_jpeg
 
@@ -125,3 +128,25 @@ def assert_same_micro_batches(actual: Sequence[MicroBatch], expected: Sequence[M
         assert len(one.tensors()) == len(other.tensors())
         for tensor, same in zip(one.tensors(), other.tensors(), strict=True):
             assert tensor.dtype == same.dtype and torch.equal(tensor, same)
+
+
+def index_of(videos: list[list[int]], test: list[bool] | None = None, names: list[str] | None = None) -> Index:
+    """An index of videos given as the numbers of frames of their shots; nothing of it can be read."""
+    shots = [count for video in videos for count in video]
+    return Index(
+        names=pa.array(names or [f"v{number:05d}" for number in range(len(videos))], pa.large_string()),
+        shard=np.zeros(len(videos), np.int32),
+        test=np.array(test if test is not None else [False] * len(videos), bool),
+        first_shot=np.cumsum([0, *map(len, videos)]),
+        first_frame=np.cumsum([0, *map(sum, videos)]),
+        frames=np.array(shots, np.int32),
+        offsets_at=np.zeros(len(shots), np.int64),
+        data_at=np.zeros(len(shots), np.int64),
+        corpus=Path("corpus"),
+        fingerprint="",
+    )
+
+
+def assert_same_plan(a: Plan, b: Plan) -> None:
+    for field in fields(Plan):
+        assert np.array_equal(getattr(a, field.name), getattr(b, field.name)), field.name

@@ -3,7 +3,7 @@ with both, and tests all three on held-out images of the synthesized world.
 
     vivi synthesize --out videos --videos 60
     vivi prepare videos --out corpus --rate 5 --short-side 96 --test-fraction 0.2
-    python studies/images/cotrain.py --corpus corpus --task videos/tasks/background --out runs --json cotrain.json
+    python studies/images/cotrain.py --corpus corpus --task videos/tasks/place --out runs --json cotrain.json
 
 All have the encoder of vivi-ex4-co100-tiny and take as many steps. Top-1 is the classifier's own where a method has
 one. The linear probe is the same for all: ridge regression from the frozen features of the labelled images, of a

@@ -1,9 +1,8 @@
-"""What do shots and videos add? Trains the frame baseline, the shot baseline and VIVI on synthesized videos, and
-compares them, and the untrained encoder, by retrieval on held-out videos and by kNN on the synthesized tasks.
+"""What do shots and videos add? Trains the frame baseline, the shot baseline and VIVI, and compares them, and the
+untrained encoder, by retrieval on held-out videos and by kNN on tasks.
 
-    vivi synthesize --out videos --videos 200
-    vivi prepare videos --out corpus --rate 5 --short-side 96 --test-fraction 0.2
-    python studies/upstream/compare.py --corpus corpus --tasks videos/tasks --out runs --json tiny.json
+    vivi prepare CLIPS --out corpus --rate 5 --max-shot-seconds 1.6
+    python studies/upstream/compare.py --corpus corpus --tasks TASKS --out runs --seeds 0 --json real.json
 """
 
 from __future__ import annotations

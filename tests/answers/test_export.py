@@ -23,7 +23,7 @@ from torch import nn
 import vivi
 from vivi import recipes
 from vivi.answers import export as exporting
-from vivi.answers.formats import load_exported, write_model
+from vivi.answers.export_formats import load_exported, write_model
 from vivi.answers.settings import TEST_VECTOR, Format
 from vivi.evaluate.encoders import Model, load_model
 from vivi.evaluate.results import write_result

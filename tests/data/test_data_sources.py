@@ -223,7 +223,7 @@ def test_a_class_of_unreadable_images_is_one_line(tmp_path: Path) -> None:
 def test_fewer_images_than_a_step_needs_are_refused(tmp_path: Path) -> None:
     images = find_images(write_images(tmp_path))
     recipe = RECIPES["semi-ex10-tiny"]
-    with pytest.raises(UserError, match=r"--batch.videos is 64, but 15 images of .* are used; lower it to 15"):
+    with pytest.raises(UserError, match=r"--batch.videos is 64, but 15 images of .* are used: too few"):
         ImageSource(images, recipe, Kind.FRAMES)
     with pytest.raises(UserError, match=r"--images.count is 64, but 15 images of .* are used"):
         ImageSource(images, recipe, Kind.LABELLED)

@@ -19,6 +19,7 @@ from vivi.data.index import Index, open_index
 from vivi.prepare import index as index_module
 from vivi.prepare.corpus import Corpus
 from vivi.prepare.index import IndexTables, build_index, index_key, map_index, write_index
+from vivi.recipes import RECIPES
 from vivi.train.data import TrainingData
 
 Harm = Callable[[bytes, random.Random], bytes]
@@ -235,7 +236,9 @@ def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     expected = f"{folder} was damaged (shots.arrow is not as it was written) and has been made anew"
     index = open_index(corpus)
     assert index.note == expected
-    assert TrainingData(index, None, None, None).notes() == [expected]  # which training prints
+    assert TrainingData(RECIPES["vivi-ex4-tiny"], index, None, None, None).notes() == [
+        expected
+    ]  # which training prints
     assert open_index(corpus).note == ""
 
 

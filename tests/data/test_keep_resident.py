@@ -167,7 +167,7 @@ def prefetched(data: TrainingData, recipe: Recipe, execution: Execution, world: 
     ("resident", "kind"), [("on", ResidentSource), ("off", CorpusSource), ("auto", CorpusSource)]
 )
 def test_frames_come_from_memory_or_from_disk(index: Index, resident: Resident, kind: type) -> None:
-    data = TrainingData(index, None, None, None, CorpusSource(index, RECIPE.batch, 0))
+    data = TrainingData(RECIPE, index, None, None, None, CorpusSource(index, RECIPE.batch, 0))
     with prefetched(data, RECIPE, Execution(resident=resident, threads=3)) as steps:
         assert steps.videos is not None and steps.images is None
         assert type(steps.videos.source) is kind
@@ -176,7 +176,7 @@ def test_frames_come_from_memory_or_from_disk(index: Index, resident: Resident, 
 
 
 def test_a_process_loads_its_own_cores(index: Index) -> None:
-    data = TrainingData(index, None, None, None, CorpusSource(index, RECIPE.batch, 0))
+    data = TrainingData(RECIPE, index, None, None, None, CorpusSource(index, RECIPE.batch, 0))
     for rank in range(2):
         with prefetched(data, RECIPE, Execution(resident="off", threads=1), World(CPU, rank, 2)) as steps:
             assert steps.videos is not None
@@ -197,7 +197,7 @@ def test_labelled_images_beside_videos_have_half_of_the_threads_unless_told(
         (both, videos, 3, (3, 3)),
         (alone, None, 0, (None, 4)),
     ):
-        data = TrainingData(index, images, images, None, source, ImageSource(images, recipe, Kind.LABELLED))
+        data = TrainingData(recipe, index, images, images, None, source, ImageSource(images, recipe, Kind.LABELLED))
         with prefetched(data, recipe, Execution(resident="off", threads=threads)) as steps:
             assert steps.images is not None and steps.images.cores_per_micro_batch == 2
             assert (steps.videos.threads if steps.videos else None, steps.images.threads) == expected
@@ -207,10 +207,11 @@ def test_without_videos_nothing_can_be_kept(tmp_path: Path) -> None:
     images = find_images(write_images(tmp_path))
     labelled = replace(RECIPE, batch=replace(RECIPE.batch, videos=0), images=Images(count=4))
     instead = replace(RECIPE, batch=replace(RECIPE.batch, shots=1, source="image"))
-    for recipe, data in (
-        (labelled, TrainingData(None, images, images, None, None, ImageSource(images, labelled, Kind.LABELLED))),
-        (instead, TrainingData(None, images, None, None, ImageSource(images, instead, Kind.FRAMES))),
+    for recipe, sources in (
+        (labelled, (None, ImageSource(images, labelled, Kind.LABELLED))),
+        (instead, (ImageSource(images, instead, Kind.FRAMES), None)),
     ):
+        data = TrainingData(recipe, None, images, images, None, *sources)
         with pytest.raises(UserError, match="test learns from no videos: remove --resident"):
             Execution(resident="on").check(recipe)
         with prefetched(data, recipe, Execution(resident="auto", threads=1)) as steps:

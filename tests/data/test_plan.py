@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from corpora import assert_same_plan, index_of
 from numpy.typing import NDArray
 
 from vivi.data.augment.uniforms import FRAME_UNIFORMS, GREY, GREY_FRAME, UNIFORMS
@@ -27,32 +27,10 @@ from vivi.recipes import Batch
 from vivi.runtime.errors import UserError
 
 
-def index_of(videos: list[list[int]], test: list[bool] | None = None, names: list[str] | None = None) -> Index:
-    """An index of videos given as the numbers of frames of their shots; nothing of it can be read."""
-    shots = [count for video in videos for count in video]
-    return Index(
-        names=pa.array(names or [f"v{number:05d}" for number in range(len(videos))], pa.large_string()),
-        shard=np.zeros(len(videos), np.int32),
-        test=np.array(test if test is not None else [False] * len(videos), bool),
-        first_shot=np.cumsum([0, *map(len, videos)]),
-        first_frame=np.cumsum([0, *map(sum, videos)]),
-        frames=np.array(shots, np.int32),
-        offsets_at=np.zeros(len(shots), np.int64),
-        data_at=np.zeros(len(shots), np.int64),
-        corpus=Path("corpus"),
-        fingerprint="",
-    )
-
-
 def random_index(seed: int, count: int = 60) -> Index:
     rng = np.random.default_rng(seed)
     videos = [rng.integers(1, 12, rng.integers(1, 9)).tolist() for _ in range(count)]
     return index_of(videos, (rng.random(count) < 0.2).tolist())
-
-
-def assert_equal(a: Plan, b: Plan) -> None:
-    for field in fields(Plan):
-        assert np.array_equal(getattr(a, field.name), getattr(b, field.name)), field.name
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -110,7 +88,7 @@ def test_a_plan_depends_on_seed_and_step_and_on_nothing_asked_before() -> None:
     found = eligible_videos(index, batch)
     in_order = [plan_videos(index, found, batch, 5, step) for step in range(20)]
     for step in reversed(range(20)):
-        assert_equal(plan_videos(index, found, batch, 5, step), in_order[step])
+        assert_same_plan(plan_videos(index, found, batch, 5, step), in_order[step])
     for other in (plan_videos(index, found, batch, 6, 3), in_order[4]):
         for field in fields(Plan):
             assert not np.array_equal(getattr(other, field.name), getattr(in_order[3], field.name))
@@ -134,8 +112,8 @@ def test_slices_hold_the_videos_they_name_and_together_make_the_batch() -> None:
     parts = [whole[0:3], whole[3:9], whole[9:12]]
     assert [len(part) for part in parts] == [3, 6, 3] and len(whole) == 12
     joined = Plan(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Plan)))
-    assert_equal(joined, whole)
-    assert_equal(parts[1][3:6], whole[6:9])
+    assert_same_plan(joined, whole)
+    assert_same_plan(parts[1][3:6], whole[6:9])
     assert len(whole[9:20]) == 3 and len(whole[12:]) == 0
 
 
@@ -249,9 +227,14 @@ def test_too_few_videos_are_one_clear_line() -> None:
     short = index_of([[4], [4, 4], [4, 4]], [False, False, True])
     for index, batch, found, remedy in (
         (index_of([]), Batch(), "the 0 usable videos of corpus, 0 are held out, and 0", "lower --batch.shots"),
-        (index_of([[4]], [True]), Batch(videos=1, shots=1), "1 usable videos of corpus, 1 are held out", "--test-f"),
+        (
+            index_of([[4]], [True]),
+            Batch(videos=1, shots=1),
+            "1 usable videos of corpus, 1 are held out",
+            "--batch.segment-minutes",
+        ),
         (short, Batch(videos=1, shots=3), "1 are held out, and 0 of the others have 3 shots", "lower --batch.shots"),
-        (short, Batch(videos=2, shots=2), "1 of the others have 2 shots", "lower it to 1 at most"),
+        (short, Batch(videos=2, shots=2), "1 of the others have 2 shots", "prepare more"),
     ):
         with pytest.raises(UserError, match=f"--batch.videos is {batch.videos}, but .*{found}.*{remedy}") as error:
             eligible_videos(index, batch)

@@ -73,7 +73,7 @@ def data_of(index: Index, images: LabelledImages, recipe: Recipe) -> TrainingDat
         videos = CorpusSource(index, recipe.batch, recipe.seed)
     instead = ImageSource(images, recipe, Kind.FRAMES) if recipe.batch.source == "image" else None
     labelled = ImageSource(images, recipe, Kind.LABELLED) if recipe.images.count else None
-    return TrainingData(index, images, images, None, videos or instead, labelled)
+    return TrainingData(recipe, index, images, images, None, videos or instead, labelled)
 
 
 def prefetch(

@@ -51,9 +51,18 @@ def decode(path: Path) -> npt.NDArray[np.float32]:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]).astype(np.float32)
 
 
-def test_same_bytes_with_any_number_of_workers(made: Path, tmp_path: Path) -> None:
-    synthesize(tmp_path / "two", replace(SMALL, workers=2))
-    assert contents(tmp_path / "two") == contents(made)
+def test_files_of_all_widths_have_the_same_bytes_with_any_number_of_workers(tmp_path: Path) -> None:
+    few, widths = {"task_train": 4, "task_val": 2, "task_test": 2}, set()
+    for size in (130, 144):
+        settings = replace(SMALL, videos=3, seconds=2.0, seed=1, size=size, tasks=size == 130, **few)
+        alone, together = tmp_path / f"{size}-alone", tmp_path / f"{size}-together"
+        synthesize(alone, settings)
+        synthesize(together, replace(settings, workers=3))
+        assert contents(alone) == contents(together)
+        for path in alone.glob("*.mp4"):
+            with av.open(str(path)) as container:
+                widths.add(container.streams.video[0].width)
+    assert widths == {130, 174, 232, 144, 192, 256}
 
 
 def test_another_seed_gives_other_files(tmp_path: Path) -> None:

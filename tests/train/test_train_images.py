@@ -193,11 +193,6 @@ def test_a_fraction_uses_as_many_labels_of_every_class(photos: Path, tmp_path: P
             "has no classes to test",
         ),
         (
-            "ex-imagenet-tiny",
-            ["--images", "{photos}", "--batch.videos", "62"],
-            "--batch.videos is 62, but 60 images",
-        ),
-        (
             "vivi-ex4-tiny",
             ["--corpus", "{corpus}", "--images.count", "4"],
             "labelled images and their loss need each other",

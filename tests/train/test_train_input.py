@@ -53,8 +53,22 @@ def test_the_recipe_may_stand_anywhere(corpus: Path, tmp_path: Path, vivi: Run) 
 
 
 def test_too_few_shots_or_videos_name_the_flag(corpus: Path, tmp_path: Path) -> None:
-    assert "--batch.shots" in refusal(corpus, tmp_path / "run", "--batch.shots", 9)
-    assert "--batch.videos is 64, but of the 12 usable" in refusal(corpus, tmp_path / "run", "--batch.videos", 64)
+    assert "vivi train auto chooses what fits" in refusal(corpus, tmp_path / "run", "--batch.shots", 9)
+    assert "1 of the others have 6 shots or more: too few" in refusal(corpus, tmp_path / "run", "--batch.shots", 6)
+
+
+def test_a_batch_larger_than_the_corpus_shrinks(corpus: Path, tmp_path: Path) -> None:
+    run, flags = tmp_path / "run", ("--batch.videos", 64, "--batch.cores", 16, "--batch.shots", 2)
+    printed = run_here(corpus, run, *flags, "--steps", 2)
+    assert "too little for the batch: batch.videos is 8 instead of 64, batch.cores is 2 instead of 16" in printed
+    used = json.loads((run / "recipe.json").read_text())["batch"]
+    assert (used["videos"], used["cores"]) == (8, 2)
+    # It goes on with the flags that began it, and with its own recipe.json; not with others.
+    assert "going on after step 2" in run_here(corpus, run, *flags, "--steps", 3)
+    vivi_here("train", run / "recipe.json", "--corpus", corpus, "--out", run, "--steps", 4)
+    assert [line["step"] for line in read_metrics(run)] == [0, 2, 3, 4]
+    other = refusal(corpus, run, *flags, "--batch.videos", 32, "--steps", 4)
+    assert "was begun with --batch.videos 8, not 32" in other
 
 
 def test_a_field_that_does_not_exist_is_said(corpus: Path, tmp_path: Path) -> None:
@@ -152,7 +166,7 @@ def test_two_runs_do_not_share_a_folder(corpus: Path, tmp_path: Path) -> None:
         ("--encoder.name vit_tiny_patch16_224", "add --encoder.width 1"),
         ("--encoder.name crossvit_9_240 --encoder.width 1", "cannot take frames of 32 px"),
         ("--sweep loss.video_weight=0.04,-1", "--loss.video-weight is -1"),
-        ("--sweep batch.videos=4,400", "--batch.videos is 400"),
+        ("--sweep batch.shots=4,40", "0 of the others have 40 shots or more"),
         ("--sweep encoder.name=resnetv2_18,nonsense", "timm has no model 'nonsense'"),
         ("--sweep augment.crop_area=[0.1,1]", "only fields of one value"),
     ],

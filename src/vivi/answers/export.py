@@ -1,8 +1,8 @@
 """vivi export: a folder that loads without vivi.
 
-It holds the model in one of the formats of formats.py; a test vector, which is images with the features that torch
-gives; and README.md, the model card of card.py. What was written is loaded again and must give these features, or
-there is no folder.
+It holds the model in one of the formats of export_formats.py; a test vector, which is images with the features that
+torch gives; and README.md, by model_card.py. What was written is loaded again and must give these features, or there
+is no folder.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from vivi.answers.card import model_card
-from vivi.answers.formats import Features, FromPixels, check_that_timm_has_it, load_exported, write_model
+from vivi.answers.export_formats import Features, FromPixels, check_that_timm_has_it, load_exported, write_model
+from vivi.answers.model_card import model_card
 from vivi.answers.settings import EXPORTED, TEST_VECTOR, ExportSettings
 from vivi.evaluate.encoders import load_model
 from vivi.model.files import write_tensors

@@ -28,15 +28,14 @@ class ExportSettings:
     encoder: Annotated[Positional[str], arg(metavar="RUN")]
     """A run or its encoder.safetensors; or timm:NAME, ms:FILE, mt-ssl:FILE, ti:FILE."""
     to: Format
-    """timm: weights and config.json, for timm.create_model; hf: the same for the Hugging Face hub; torchscript:
-    model.pt, for PyTorch in Python and C++; onnx: model.onnx, for other runtimes."""
+    """timm: weights and config.json for timm.create_model; hf: the same for the Hugging Face hub;
+    torchscript: model.pt, for PyTorch in Python and C++; onnx: model.onnx, for other runtimes."""
     out: Path
     """The folder to make; one that was exported before is replaced, any other is refused."""
     name: str = ""
     """The model's name in its card; default: that of the run's folder."""
     license: str = ""
-    """The license under which you hand the model on, as the hub writes it: apache-2.0, cc-by-4.0, other, ...; without
-    it the card names none."""
+    """The license you give the model, as the hub writes it (apache-2.0, cc-by-4.0, other, ...); default: none."""
     results: Path | None = None
     """Folder of results, the --out of vivi evaluate: those of this encoder go into the card."""
     normalise_inside: bool = False

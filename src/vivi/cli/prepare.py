@@ -11,7 +11,10 @@ from rich.console import Console
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from vivi.cli.command import Command
+from vivi.data.footage import about, suit
+from vivi.data.index import open_index
 from vivi.demo.synthesize import SynthesizeSettings, synthesize
+from vivi.prepare.corpus import Corpus
 from vivi.prepare.piece import PrepareSettings
 from vivi.prepare.prepare import PrepareExecution, prepare
 from vivi.prepare.statistics import print_summary
@@ -41,7 +44,12 @@ class Prepare(Command):
         facts = print_summary(self.out, console)
         if not any(row.status == "ok" for row in rows):
             raise UserError("none of the videos could be used")
-        hint(console, f"look at it: vivi inspect {shlex.quote(str(self.out))}")
+        corpus, out = Corpus(self.out), shlex.quote(str(self.out))
+        done = about(suit(open_index(corpus), corpus.settings))
+        hint(console, f"look at it: vivi inspect {out}")
+        hint(console, f"train on it: vivi train auto --corpus {out} --out run/")
+        if done:
+            hint(console, f"({done})")
         return facts
 
 

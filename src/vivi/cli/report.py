@@ -74,13 +74,15 @@ class Demo(Command):
 
     out: Path = Path("demo")
     """Folder for everything the demo makes."""
-    videos: int = 40
+    videos: int = 60
     """How many videos to synthesize."""
-    steps: int = 160
+    steps: int = 900
     """How many steps to train each of the three encoders."""
+    seed: int = 0
+    """Another seed gives other videos, tasks and initial weights."""
 
     def run(self, console: Console) -> dict[str, Any]:
         from vivi.demo.demo import WORLD, demo
 
-        demo(self.out, replace(WORLD, videos=self.videos), self.steps, console)
+        demo(self.out, replace(WORLD, videos=self.videos, seed=self.seed), self.steps, console)
         return {"page": self.out / "page" / "index.html"}

@@ -62,15 +62,20 @@ def _generator(seed: int, step: int, purpose: int, kind: Kind = Kind.FRAMES) -> 
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, step, purpose, int(kind)])))
 
 
+def with_enough_shots(index: Index, shots: int) -> NDArray[np.int64]:
+    """The training videos of so many shots or more, by position in the index."""
+    return np.flatnonzero(~index.test & (np.diff(index.first_shot) >= shots))
+
+
 def eligible_videos(index: Index, batch: Batch) -> NDArray[np.int64]:
     """The training videos with enough shots, by position in the index; raises where they are too few for a batch."""
-    videos = np.flatnonzero(~index.test & (np.diff(index.first_shot) >= batch.shots))
+    videos = with_enough_shots(index, batch.shots)
     if len(videos) < batch.videos:
-        lower = f"it to {len(videos)} at most (a multiple of --batch.cores)" if len(videos) else "--batch.shots"
         raise UserError(
             f"--batch.videos is {batch.videos}, but of the {len(index)} usable videos of {index.corpus}, "
-            f"{index.test.sum()} are held out, and {len(videos)} of the others have {batch.shots} shots or more; "
-            f"lower {lower}, or prepare more videos, or prepare with a lower --test-fraction or --max-shot-seconds"
+            f"{index.test.sum()} are held out, and {len(videos)} of the others have {batch.shots} shots or more: too "
+            "few to learn from; vivi train auto chooses what fits a corpus; or lower --batch.shots, cut shots "
+            "(--batch.max-shot-seconds), divide long videos (--batch.segment-minutes), or prepare more"
         )
     return videos
 

@@ -119,8 +119,8 @@ class ImageSource(Source):
             flag, self.videos, self.copies = "--images.count", recipe.images.count, recipe.images.copies
         if len(images) < self.videos:
             raise UserError(
-                f"{flag} is {self.videos}, but {len(images)} images of {images.source} are used; lower it to "
-                f"{len(images)} at most (a multiple of --batch.cores), or give more images"
+                f"{flag} is {self.videos}, but {len(images)} images of {images.source} are used: too few to learn "
+                "from; give more images"
             )
         self.images, self.seed, self.kind = images, recipe.seed, kind
         self.videos_per_read = _IMAGES_PER_READ

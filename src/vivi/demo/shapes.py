@@ -1,7 +1,7 @@
-"""The objects of the synthetic world: ten classes, told apart by their structure alone.
+"""The things of the synthetic world: ten classes, told apart by their structure alone.
 
-An object is a list of parts, back to front, in a square from -1 to 1 (y points down). A part is what fills it and its
-outline. Colours and textures are chosen elsewhere and say nothing about the class.
+A thing is a list of parts, back to front, in a square from -1 to 1 (y points down). A part is what fills it and its
+outline. Colours and textures are chosen elsewhere (world.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Random = np.random.Generator
 Points = list[tuple[float, float]]
 Part = tuple[str, Points]
 
-# What fills a part: one of the two textures of the object, or one of its three plain colours.
+# What fills a part: one of the two textures of the thing, or one of its three plain colours.
 FILLS = MAIN, SECOND, ACCENT, DARK, LIGHT = "main", "second", "accent", "dark", "light"
 
 
@@ -100,13 +100,6 @@ PARTS: list[tuple[str, str, *tuple[Points, ...]]] = [
 CLASSES: dict[str, list[Part]] = {}
 for _category, _fill, *_outlines in PARTS:
     CLASSES.setdefault(_category, []).extend((_fill, outline) for outline in _outlines)
-
-# A pebble, a twig and a leaf: litter that hides things and is no object.
-LITTER: list[list[Part]] = [
-    [(MAIN, oval(0.0, 0.0, 0.6, 0.5))],
-    [(MAIN, box(-0.95, -0.07, 0.95, 0.07)), (MAIN, [(0.1, 0.0), (0.5, -0.5), (0.25, 0.0)])],
-    [(MAIN, oval(0.0, 0.0, 0.9, 0.32)), (DARK, box(-0.9, -0.03, 0.9, 0.03))],
-]
 
 
 def individual(parts: list[Part], random: Random) -> list[Part]:

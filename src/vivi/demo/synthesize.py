@@ -26,7 +26,7 @@ from vivi.runtime.machine import available_cores, children_ignore_ctrl_c
 from vivi.runtime.progress import ProgressLine
 from vivi.runtime.storage import StorageError, write_atomically
 
-FORMAT = 2  # goes up whenever the same settings give other pictures
+FORMAT = 3  # goes up whenever the same settings give other pictures
 IMAGES_PER_JOB = 50  # so many that handing out jobs costs nothing
 Job = Callable[[], None]
 

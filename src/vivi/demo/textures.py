@@ -50,8 +50,11 @@ def noise(shape: tuple[int, int], cell: tuple[float, float], random: Random, oct
     return total
 
 
-def object_texture(size: int, colours: Colours, random: Random) -> Image.Image:
-    """A square of stripes, checks, dots, rings or marble in a few of the colours."""
+MATERIALS = ("stripes", "checks", "dots", "rings", "marble")
+
+
+def texture(material: int, size: int, colours: Colours, random: Random) -> Image.Image:
+    """A square of one of the MATERIALS in a few of the colours."""
     angle, period = random.uniform(0, math.pi), size / random.uniform(4, 11)
     y, x = np.mgrid[:size, :size] / period
     u, v = x * math.cos(angle) + y * math.sin(angle), y * math.cos(angle) - x * math.sin(angle)
@@ -62,8 +65,7 @@ def object_texture(size: int, colours: Colours, random: Random) -> Image.Image:
         lambda: np.sin(4 * np.hypot(u - 2, v - 2)),
         lambda: noise((size, size), (2 * period, 2 * period), random),
     ]
-    field = fields[random.integers(len(fields))]()
-    return colourise(field, random.permutation(colours)[: random.integers(2, len(colours) + 1)])
+    return colourise(fields[material](), random.permutation(colours)[: random.integers(2, len(colours) + 1)])
 
 
 # --- backgrounds: fields of (height, width) pixels; `unit` is the size of a typical feature in pixels ---
@@ -141,7 +143,7 @@ def planks(shape: tuple[int, int], unit: float, random: Random) -> Field:
 BACKGROUNDS = {draw.__name__: draw for draw in (bokeh, bricks, clouds, grass, hills, mosaic, planks, waves)}
 
 
-def background(family: str, shape: tuple[int, int], unit: float, colours: Colours, random: Random) -> Image.Image:
-    """A picture of one family of backgrounds, its colours drawn to their mean: it stays behind the objects."""
-    calm = random.uniform(0.15, 0.6)
-    return colourise(BACKGROUNDS[family](shape, unit, random), (1 - calm) * colours + calm * colours.mean(0))
+def background(place: int, shape: tuple[int, int], unit: float, colours: Colours, random: Random) -> Image.Image:
+    """A picture of one of the BACKGROUNDS, its colours drawn to their mean: it stays behind the things."""
+    calm, field = random.uniform(0.15, 0.6), list(BACKGROUNDS.values())[place](shape, unit, random)
+    return colourise(field, (1 - calm) * colours + calm * colours.mean(0))

@@ -13,7 +13,7 @@ from PIL import Image
 
 from vivi.demo.shapes import CLASSES
 from vivi.demo.textures import BACKGROUNDS, background, draw_palette
-from vivi.demo.world import Body, Random, Scene, among_litter, draw_angle, draw_light, draw_sprite, render
+from vivi.demo.world import Body, Random, Scene, draw_angle, draw_light, draw_thing, render
 
 # How often videos have cuts only, fades as well, or flashes, which are no boundaries.
 KINDS = {"cut": 0.7, "fade": 0.2, "flash": 0.1}
@@ -75,13 +75,13 @@ def plan_video(seed: int, index: int, seconds: float, rate: int) -> Plan:
 
 
 def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -> Iterator[Scene]:
-    """The scenes of a video's shots. What they have in common is a few objects of different classes and the kind and
-    the colours of the background. Each is another view of these: other poses, another place, another light. Far and
-    near views take turns, so that a cut is a change of view whatever else is drawn."""
+    """The scenes of a video's shots. What they share is one to three things of different classes, the kind of
+    place, and its colours. Each is another view of these: other poses, another part of the place, another light. Far
+    and near views take turns, so that a cut is a change of view whatever else is drawn."""
     short, frame = min(size), np.array(size) / min(size)
-    classes = random.permutation(list(CLASSES))[: random.integers(2, 5)]
-    sprites = [draw_sprite(CLASSES[str(category)], short, random) for category in classes]
-    family, colours, unit = str(random.choice(list(BACKGROUNDS))), draw_palette(random), random.uniform(0.1, 0.2)
+    categories = random.permutation(len(CLASSES))[: random.integers(1, 4)].tolist()
+    sprites = [draw_thing(category, short, random) for category in categories]
+    place, colours, unit = int(random.integers(len(BACKGROUNDS))), draw_palette(random), random.uniform(0.1, 0.2)
     for k in range(shots):
         zoom = random.uniform(1.25, 1.6) if near == (k % 2 == 0) else random.uniform(0.85, 1.1)
         zooms = np.array([zoom, max(0.85, zoom + random.uniform(-0.1, 0.1))])
@@ -92,18 +92,18 @@ def draw_scenes(shots: int, near: bool, size: tuple[int, int], random: Random) -
         bodies = []
         for _ in range(random.integers(1, 6)):
             # In view at the middle of the shot.
-            place, travel = (start + end) / 2 + random.uniform(-0.8, 0.8, 2) * view, random.uniform(-0.45, 0.45, 2)
-            half, angle = random.uniform(0.13, 0.32), draw_angle(random)
+            spot, travel = (start + end) / 2 + random.uniform(-0.8, 0.8, 2) * view, random.uniform(-0.45, 0.45, 2)
+            half, angle = random.uniform(0.18, 0.42), draw_angle(random)
             growth, spin = random.uniform(0.7, 1.4), random.uniform(-60.0, 60.0)
-            poses = [*(place - travel / 2), half, angle], [*(place + travel / 2), half * growth, angle + spin]
+            poses = [*(spot - travel / 2), half, angle], [*(spot + travel / 2), half * growth, angle + spin]
             bodies.append(Body(sprites[random.integers(len(sprites))], *np.array(poses)))
         canvas = round(CANVAS * size[1]), round(CANVAS * size[0])
         yield Scene(
             size,
-            background(family, canvas, short * unit * random.uniform(0.8, 1.25), colours, random),
-            among_litter(bodies, room + view, short, random),
+            background(place, canvas, short * unit * random.uniform(0.8, 1.25), colours, random),
+            bodies,
             (np.array([*start, zooms[0]]), np.array([*end, zooms[1]])),
-            draw_light(size, random),
+            (draw_light(random), draw_light(random)),
         )
 
 

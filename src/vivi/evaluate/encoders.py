@@ -142,20 +142,20 @@ def _timm(name: str, weights: Path | None, size: int) -> _Loaded:
 
 
 def _untrained(name: str, size: int) -> _Loaded:
-    settings = recipes.Encoder(name, initialisation="timm")
+    settings, seed = recipes.Encoder(name, initialisation="timm"), 0
     if timm.is_model(name):
         architecture = _timm_architecture(name, size)
     elif name in recipes.RECIPES or name.endswith(".json") or os.path.exists(name):
         recipe = find_recipe(name)
         check_ranges(recipe.augment, {"size": SIZES}, "augment.")
-        name, settings = recipe.name, recipe.encoder
+        name, settings, seed = recipe.name, recipe.encoder, recipe.seed
         architecture = architecture_of(settings, size or recipe.augment.size)
     else:
         close = difflib.get_close_matches(name, [*recipes.RECIPES, *timm.list_models()], n=1)
         hint = f"did you mean {close[0]}?" if close else "vivi recipes and timm.list_models() name them all"
         raise UserError(f"neither a recipe nor a model of timm is called '{name}'; {hint}")
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # of the CPU alone, where weights are made
+        torch.default_generator.manual_seed(seed)  # of the CPU alone, where weights are made
         backbone = architecture.create()
         if settings.initialisation == "glorot":
             glorot(backbone)

@@ -35,6 +35,9 @@ def print_recipes(console: Console) -> list[dict[str, str]]:
     console.print("a step: videos × shots × frames; or so many frames or images × how often each is augmented")
     console.print("NAME-small: 112 px, at most 256 shots and images a step, for one GPU and a corpus of hours")
     console.print("NAME-tiny: 48 px, a thin ResNet-18, for two CPU cores and a few minutes")
+    console.print(
+        "auto: vivi train auto --corpus CORPUS chooses one that fits your videos and your machine, and says why"
+    )
     console.print("vivi recipes NAME prints every field; vivi train NAME --field value overrides it")
     return rows
 

@@ -30,6 +30,10 @@ def find_recipe(name: str) -> Recipe:
     """The recipe of this name, or of this recipe.json."""
     if name in RECIPES:
         return RECIPES[name]
+    if name == "auto":
+        raise UserError(
+            "auto is no recipe, but vivi train auto --corpus CORPUS chooses one; the run's recipe.json has it"
+        )
     path = Path(name)
     try:
         if name and (path / "corpus.json").exists():

@@ -59,6 +59,10 @@ class Batch:
     --images, whose label is not used, L times."""
     resample: bool = False
     """With --batch.source frame: another frame of the video each time, instead of one fixed for the run."""
+    max_shot_seconds: NotNegative = 0.0
+    """Cut longer shots into equal ones of at most this length; 0: they are as prepared."""
+    segment_minutes: NotNegative = 0.0
+    """Divide longer videos into segments of at most this length, each taken for a video; 0: they stay whole."""
 
 
 @dataclass(frozen=True)

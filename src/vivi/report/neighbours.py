@@ -71,7 +71,7 @@ def read_frames(corpus: Path, folder: Path) -> tuple[list[Frame], str]:
     from vivi.train.monitor import middle_frames
 
     index = open_index(Corpus(corpus))
-    found, note = middle_frames(index, VIDEOS)
+    found, note = middle_frames(index, index.test, VIDEOS)
     numbers = {video: number for number, video in enumerate(dict.fromkeys(video for video, _ in found))}
     if len(numbers) < 2 or len(found) <= len(numbers):
         raise UserError(f"{corpus} has too few videos with two shots to look for neighbours; remove --encoders")

@@ -11,14 +11,16 @@ from rich.console import Console
 
 from vivi.data.augment import augment, augment_patches
 from vivi.data.augment.patches import PATCHES
+from vivi.data.cut import cut
 from vivi.data.images import LabelledImages, class_balanced, find_images, find_test_images, only_listed
 from vivi.data.index import Index, open_index
 from vivi.data.loader import Loader, Prefetch
-from vivi.data.plan import Kind
+from vivi.data.plan import Kind, with_enough_shots
 from vivi.data.resident import ResidentSource, decoded_bytes, load_resident
 from vivi.data.sources import CorpusSource, ImageSource, Source
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import Recipe
+from vivi.recipes.check import check_recipe
 from vivi.runtime.console import explain, warn
 from vivi.runtime.distributed import World, processes_here
 from vivi.runtime.errors import UserError
@@ -38,6 +40,7 @@ _SHARE_OF_GPU, _SHARE_OF_HOST = 0.25, 0.5
 class TrainingData:
     """The data, found and counted, but not read."""
 
+    recipe: Recipe  # with a batch that is no larger than the data
     index: Index | None  # of the videos
     images: LabelledImages | None  # all of them
     labelled: LabelledImages | None  # those whose labels are used
@@ -80,7 +83,8 @@ def open_data(recipe: Recipe, paths: DataPaths) -> TrainingData:
     paths.check(recipe)
     index = images = labelled = test = None
     if paths.corpus is not None:
-        index = open_index(Corpus(paths.corpus))
+        corpus = Corpus(paths.corpus)
+        index = cut(open_index(corpus), corpus.settings, recipe.batch)
         pa.default_memory_pool().release_unused()  # or Arrow keeps a gigabyte of the tables of a large corpus
     if paths.images is not None:
         images = find_images(paths.images, labels=recipe.learns_from_labels)
@@ -93,13 +97,42 @@ def open_data(recipe: Recipe, paths: DataPaths) -> TrainingData:
             raise UserError(f"{paths.images} has no classes to test: remove --images-test")
         if len(images.classes) > 1:
             test = find_test_images(paths.images, paths.images_test, (labelled or images).classes)
+    recipe = fit_batch(recipe, index, images, labelled)
     videos_source: CorpusSource | ImageSource | None = None
     if recipe.batch.videos and index is not None:
         videos_source = CorpusSource(index, recipe.batch, recipe.seed)
     elif recipe.batch.videos and images is not None:
         videos_source = ImageSource(images, recipe, Kind.FRAMES)
     labelled_source = ImageSource(labelled, recipe, Kind.LABELLED) if labelled is not None else None
-    return TrainingData(index, images, labelled, test, videos_source, labelled_source)
+    return TrainingData(recipe, index, images, labelled, test, videos_source, labelled_source)
+
+
+def fit_batch(
+    recipe: Recipe, index: Index | None, images: LabelledImages | None, labelled: LabelledImages | None
+) -> Recipe:
+    """The recipe with as many videos and labelled images a step as there are, if it wants more. It then has fewer
+    cores, so that none has fewer videos than it would have; of one core, as many as are there. Where that cannot
+    work, the recipe stays as it is."""
+    batch, count = recipe.batch, recipe.images.count
+    there = len(images) if images is not None else 0
+    if index is not None and batch.videos:
+        there = len(with_enough_shots(index, batch.shots))
+    videos, cores = min(batch.videos, there), batch.cores
+    wanted = min(count, len(labelled) if labelled is not None else 0)
+    while cores > 1 and (videos < cores * (batch.videos // batch.cores) or wanted < cores * (count // batch.cores)):
+        cores = next(fewer for fewer in range(cores - 1, 0, -1) if cores % fewer == 0)
+    fitted = replace(
+        recipe,
+        batch=replace(batch, videos=videos - videos % cores, cores=cores),
+        images=replace(recipe.images, count=wanted - wanted % cores),
+    )
+    if (videos, wanted) == (batch.videos, count):
+        return recipe
+    try:
+        check_recipe(fitted)
+    except UserError:  # its sources will say what is missing
+        return recipe
+    return fitted
 
 
 # --- the loaders ---

@@ -4,7 +4,7 @@ often a frame finds its video (an image its class), and how often the classifier
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from vivi.runtime.console import warn
 
 _BATCH = 256  # frames that the encoder sees at once
 _MOST_IMAGES = 1000  # test images that are watched: they stay in memory
+_ENOUGH = 20  # held-out frames, to be compared with training frames
 
 
 # --- what is measured ---
@@ -120,9 +121,11 @@ class Watched:
     note: str = ""
 
 
-def middle_frames(index: Index, videos: int = 128) -> tuple[dict[tuple[int, int], Image], str]:
+def middle_frames(
+    index: Index, watched: NDArray[np.bool_], videos: int = 128
+) -> tuple[dict[tuple[int, int], Image], str]:
     """The middle frame of each shot that `choose_shots` chooses, by the positions of video and shot, and its note."""
-    chosen, note = choose_shots(index.first_shot, index.test, videos)
+    chosen, note = choose_shots(index.first_shot, watched, videos)
     images: dict[tuple[int, int], Image] = {}
     for video, shot in chosen:
         [jpeg] = read_frames(index, video, shot, [int(index.frames[shot]) // 2])
@@ -132,8 +135,20 @@ def middle_frames(index: Index, videos: int = 128) -> tuple[dict[tuple[int, int]
 
 
 def held_out_frames(index: Index, size: int) -> Watched:
-    """The middle frames of shots of held-out videos: their middle squares, resized."""
-    images, note = middle_frames(index)
+    """Frames of held-out videos."""
+    return _watched(*middle_frames(index, index.test), size)
+
+
+def training_frames(index: Index, size: int, held_out: Watched) -> Watched | None:
+    """Frames of as many training videos, if what is held out can be compared with them."""
+    if held_out.note or len(held_out.frames) < _ENOUGH:
+        return None
+    images, note = middle_frames(index, ~index.test, videos=len(held_out.groups.unique()))
+    return None if note else _watched(images, "", size)
+
+
+def _watched(images: Mapping[tuple[int, int], Image], note: str, size: int) -> Watched:
+    """Frames by the positions of their videos and shots: their middle squares, resized."""
     videos, shots = torch.tensor([*images], dtype=torch.long).view(-1, 2).unbind(1)
     return Watched(middle_squares([*images.values()], size), videos, shots, note)
 
@@ -159,16 +174,21 @@ def watched_images(images: LabelledImages, size: int) -> Watched:
 
 @dataclass(frozen=True)
 class Monitor:
-    """What a run is watched on; either may be missing."""
+    """What a run is watched on; any may be missing."""
 
     held_out: Watched | None
     test: Watched | None
+    training: Watched | None = None
 
     def measure(self, model: Vivi) -> dict[str, float]:
-        """Retrieval, spread and rank of the features, and top-1 and top-5 of the classifier."""
+        """Retrieval, spread and rank of the features, retrieval of training frames, and top-1 and top-5 of the
+        classifier."""
         # Where there are no videos, an image is to find one of its class.
         frames = self.held_out or self.test
         values = measure_features(model.encoder, frames) if frames else {}
+        if self.training is not None:
+            seen = measure_features(model.encoder, self.training)
+            values |= {"retrieval_train": seen["retrieval"]} if "retrieval" in seen else {}
         if model.supervised_loss is not None and self.test is not None:
             head = model.supervised_loss.head
             top1, top5 = top_k(_encode(nn.Sequential(model.encoder, head), self.test.frames), self.test.groups)
@@ -180,9 +200,11 @@ class Monitor:
 
 def open_monitor(index: Index | None, test: LabelledImages | None, size: int, console: Console) -> Monitor:
     """For a corpus, for test images, or for both; what is unusual about them is said."""
+    held_out = held_out_frames(index, size) if index is not None else None
     monitor = Monitor(
-        held_out_frames(index, size) if index is not None else None,
+        held_out,
         watched_images(test, size) if test is not None else None,
+        training_frames(index, size, held_out) if index is not None and held_out is not None else None,
     )
     for watched in (monitor.held_out, monitor.test):
         if watched is not None and watched.note:

@@ -64,7 +64,10 @@ def draw_curves(run: Path, losses: Sequence[Loss]) -> None:
         ("losses", [loss.name for loss in pretext]),
         ("pretext tasks", [metric for loss in pretext for metric in loss.metrics]),
         ("labels", ["supervised", *Supervised.metrics, "top1", "top5"]),
-        ("held-out frames find their video (images: their class)", ["retrieval", "retrieval_chance"]),
+        (
+            "held-out frames find their video (images: their class)",
+            ["retrieval", "retrieval_train", "retrieval_chance"],
+        ),
         ("collapse shows here", ["effective_rank"]),
     ]
     lines = read_metrics(run) if (run / "metrics.jsonl").exists() else []

@@ -28,7 +28,7 @@ _LEFTOVERS = re.compile(r"(recipe\.json|run\.json|metrics\.jsonl|\w+\.png|(encod
 
 def check_folder(out: Path, recipe: Recipe) -> bool:
     """Whether the folder holds a run, which this recipe may continue: only the number of steps may differ, and only
-    grow. Raises where it holds anything else."""
+    grow, and the batch may be as it was before it was fitted to the data. Raises where it holds anything else."""
     try:
         entries = {entry.name for entry in out.iterdir()}
     except FileNotFoundError:
@@ -42,8 +42,10 @@ def check_folder(out: Path, recipe: Recipe) -> bool:
     return "recipe.json" in entries
 
 
-def open_run(out: Path, recipe: Recipe, named: Recipe, data: TrainingData) -> None:
-    """Begins the run, or makes sure that the one in the folder is this; `named` is the recipe before overrides."""
+def open_run(out: Path, asked: Recipe, named: Recipe, data: TrainingData) -> None:
+    """Begins the run, or makes sure that the one in the folder is this; `named` is the recipe before overrides,
+    `asked` that before the batch was fitted to the data."""
+    recipe = data.recipe
     if check_folder(out, recipe):
         _check_same_data(out, _about(out), data.facts())
     else:
@@ -51,7 +53,8 @@ def open_run(out: Path, recipe: Recipe, named: Recipe, data: TrainingData) -> No
         about = {
             **data.facts(),
             "recipe": {name: value for name, value in flat(recipe).items() if name != "steps"},
-            "overridden": {name: {"from": old, "to": new} for name, (old, new) in differences(named, recipe).items()},
+            "overridden": {name: {"from": old, "to": new} for name, (old, new) in differences(named, asked).items()},
+            "asked": {name: old for name, (old, _) in differences(asked, recipe).items()},  # for a larger batch
             "versions": versions,
         }
         write_atomically(out / "run.json", json.dumps(about, indent=2).encode() + b"\n")
@@ -73,20 +76,22 @@ def version_of(package: str) -> str:
 def _about(out: Path) -> dict[str, Any]:
     """What run.json says."""
     about = read_json(out / "run.json", dict[str, Any], "choose another --out")
-    if not isinstance(about.get("recipe", {}), dict):
-        raise UserError(f"{out / 'run.json'} is missing or damaged ('recipe' is no object); choose another --out")
+    for name in ("recipe", "asked"):
+        if not isinstance(about.get(name, {}), dict):
+            raise UserError(f"{out / 'run.json'} is missing or damaged ('{name}' is no object); choose another --out")
     return about
 
 
 def _check_same_recipe(out: Path, recipe: Recipe) -> None:
     last, now = flatten(read_recipe_json(out / "recipe.json")), flat(recipe)
-    begun = _about(out).get("recipe", last)  # of an older version, run.json does not have it
+    about = _about(out)
+    begun, asked = about.get("recipe", last), about.get("asked", {})  # of an older version, run.json has neither
     for name in dict.fromkeys([*begun, *now]):
         if name not in now:
             raise UserError(f"{out} was begun by another vivi, with a field {name[:80]}: use that, or another --out")
         # Perhaps it was begun by a version that did not have every field yet.
         before = begun[name] if name in begun else default_of(recipe, name)
-        if before != now[name] and name != "steps":
+        if now[name] not in (before, asked.get(name, before)) and name != "steps":
             what = "the recipe" if name == "name" else "--" + name.replace("_", "-")
             old, new = (str(value)[:80] or "''" for value in (before, now[name]))
             raise UserError(f"{out} was begun with {what} {old}, not {new}; use the same or another --out")

@@ -56,15 +56,17 @@ def train(
         opened = world.on_rank_0(lambda: open_data(recipe, paths))
         data = world.together(lambda: opened or open_data(recipe, paths))
         world.check_same(lambda: _claims(recipe, data))
+        asked, recipe = recipe, data.recipe
         model, size = world.together(lambda: set_up(_resumable(recipe, out), data, execution, world))
         trainer = Trainer(model, recipe, world)
-        world.on_rank_0(lambda: open_run(out, recipe, named, data))
+        world.on_rank_0(lambda: open_run(out, asked, named, data))
         start = _restore(trainer, out, console)
-        world.on_rank_0(lambda: _describe(trainer, named, data, console))
+        world.on_rank_0(lambda: _describe(trainer, asked, named, data, console))
         if start >= recipe.steps:
             # Once more, in case the run was killed before it came to this.
             world.on_rank_0(lambda: write_results(out, trainer, data.classes, start))
-            console.print(f"{out} has its {start} steps already; a larger --steps makes it longer", soft_wrap=True)
+            longer = "; a larger --steps makes it longer" if recipe.optimiser.schedule == "steps" else ""
+            console.print(f"{out} has its {start} steps already{longer}", soft_wrap=True)
             return
         if start:
             console.print(f"going on after step {start}")
@@ -84,6 +86,8 @@ def train(
             Loop(trainer, execution, writer).run(prefetch, stop)
         if world.device.type == "cuda":
             console.print(f"peak GPU memory: {torch.cuda.max_memory_allocated(world.device) / 2**30:.1f} GiB")
+        if writer is not None and writer.warning:
+            warn(console, writer.warning)
         console.print(f"the encoder: {shlex.quote(str(out / 'encoder.safetensors'))}", soft_wrap=True)
         if world.any(stop.requested):  # too late for this run, but not for what would come after it
             raise KeyboardInterrupt
@@ -176,7 +180,7 @@ def _restore(trainer: Trainer, out: Path, console: Console) -> int:
     return start
 
 
-def _describe(trainer: Trainer, named: Recipe, data: TrainingData, console: Console) -> None:
+def _describe(trainer: Trainer, asked: Recipe, named: Recipe, data: TrainingData, console: Console) -> None:
     recipe, encoder, world = trainer.recipe, trainer.model.encoder, trainer.world
     parameters = sum(parameter.numel() for parameter in encoder.parameters()) / 1e6
     cores = f"{recipe.batch.cores} cores" if recipe.batch.cores > 1 else "one core"
@@ -186,7 +190,7 @@ def _describe(trainer: Trainer, named: Recipe, data: TrainingData, console: Cons
         f"{recipe.name}: {encoder.architecture} ({parameters:.1f} M parameters), "
         f"{describe_batch(recipe)} a step in {cores}, on {device}{processes}"
     ]
-    for name, (old, new) in differences(named, recipe).items():
+    for name, (old, new) in differences(named, asked).items():
         lines.append(f"overridden: {name} = {new} (was {old})")
     videos = data.videos_source
     if isinstance(videos, CorpusSource):
@@ -202,5 +206,8 @@ def _describe(trainer: Trainer, named: Recipe, data: TrainingData, console: Cons
         lines.append(f"{data.labelled.source}: {count:,} labelled images of {classes:,} classes{tests}")
     for line in lines:
         console.print(line, soft_wrap=True)
+    fewer = [f"{name} is {new} instead of {old}" for name, (old, new) in differences(asked, recipe).items()]
+    if fewer:
+        warn(console, f"there is too little for the batch: {', '.join(fewer)}")
     for note in data.notes():
         warn(console, note)

@@ -14,9 +14,11 @@ from rich.console import Console
 from torch import Tensor
 
 from vivi.model.files import Classifier, write_classifier, write_encoder
+from vivi.runtime.console import warn
 from vivi.runtime.progress import ProgressLine
 from vivi.train.checkpoint import save, state_tensors
-from vivi.train.metrics import MetricsLog
+from vivi.train.memorising import warning
+from vivi.train.metrics import MetricsLog, read_metrics
 from vivi.train.monitor import Monitor
 from vivi.train.pictures import draw_curves, picture_of_images, picture_of_shots, write_png
 from vivi.train.settings import Execution
@@ -65,6 +67,8 @@ class RunWriter:
         self._shown |= {name: label for loss in losses for name, label in loss.metrics.items() if label}
         self._shown |= {"retrieval": "retrieval", "top1": "top-1"}
         self._latest: dict[str, float] = {}
+        self._lines: list[Mapping[str, float | None]] = [*read_metrics(self.out)] if self.start else []
+        self.warning = ""  # that it memorises, once that shows
         self._pictures = set[str]() if self.start == 0 else {"augmented", "labelled"}  # already written
         self._drawn = -math.inf  # when the curves last were
 
@@ -74,6 +78,11 @@ class RunWriter:
             self._log.log(step, values)
             for sender in self._senders:
                 sender.log(step, values)
+            self._lines.append(values)
+        if values and not self.warning:
+            self.warning = warning(self._lines, auto=self.trainer.recipe.name.endswith("-auto"))
+            if self.warning:
+                warn(self.console, f"step {step}: {self.warning}")
         self._latest.update(values)
         parts = [f"step {step}/{self.trainer.recipe.steps}"]
         parts += [f"{label} {self._latest[name]:.3f}" for name, label in self._shown.items() if name in self._latest]
