@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import Run
 from rich.console import Console
 
 from vivi.cli import doctor
 from vivi.cli.doctor import Doctor
+from vivi.cli.main import run
 from vivi.runtime.errors import UserError
 
 
@@ -62,7 +63,7 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path: Path, monkeypatch: pyte
 
 
 def test_without_a_part_of_it_vivi_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "simplejpeg", None)
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
     with pytest.raises(UserError, match="vivi does not work here without jpeg"):
         examined(tmp_path)
 
@@ -73,7 +74,12 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     assert (state, what) == ("could be better", "No such file or directory") and "vivi doctor FOLDER" in advice
 
 
-def test_the_command_prints_json_as_well(vivi: Run, tmp_path: Path) -> None:
-    done = vivi("doctor", tmp_path, "--json")
-    assert done.returncode == 0 and done.stderr == ""
-    assert {"what", "state", "found", "advice"} == {*json.loads(done.stdout)[0]}
+def test_the_command_prints_json_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stream in ("stdout", "stderr"):  # run() puts others in their place
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    monkeypatch.setattr(sys, "argv", ["vivi", "doctor", str(tmp_path), "--json"])
+    run()
+    said = capsys.readouterr()
+    assert {"what", "state", "found", "advice"} == {*json.loads(said.out)[0]} and said.err == ""
