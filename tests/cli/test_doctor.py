@@ -62,6 +62,17 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path: Path, monkeypatch: pyte
     assert advice["no_such_package"] == ("optional", "for vivi something: pip install 'vivi-video[it]'")
 
 
+def test_a_gpu_is_named_with_its_memory_and_one_that_fails_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none here: torch's answers are those of a machine with one, but for the computation."""
+    for name, answer in (("is_available", True), ("device_count", 1), ("get_device_name", "GPU X")):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (70 * 10**9, 80 * 10**9))
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no kernel image\nmore")))
+    found = doctor.gpu()
+    assert found.found.startswith("GPU X, 70 of 80 GB free; CUDA ") and found.found.endswith(": no kernel image")
+    assert found.state == "could be better" and "--device cpu" in found.advice
+
+
 def test_without_a_part_of_it_vivi_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
     with pytest.raises(UserError, match="vivi does not work here without jpeg"):
