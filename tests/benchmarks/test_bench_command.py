@@ -11,7 +11,7 @@ from conftest import Run
 from runs import error_line
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-NAMES = ["decode", "detection", "loader", "prepare", "train"]
+NAMES = ["decode", "detection", "loader", "prepare", "search_scale", "train"]
 
 
 @pytest.mark.parametrize("words", [[], ["nothing"], ["common"]])

@@ -50,9 +50,8 @@ def test_the_citation_is_of_this_version_and_of_the_paper_that_the_readme_names(
     citation, readme = (ROOT / "CITATION.cff").read_text(), (ROOT / "README.md").read_text()
     assert f"version: {vivi.__version__}\n" in citation
     title, *_ = re.findall(r"title += \{(.*)\}", readme)
-    assert f"title: {title}\n" in citation and all(
-        name in readme for name in re.findall(r"family-names: (\w+)", citation)
-    )
+    authors = re.findall(r"family-names: (\w+)", citation)
+    assert f"title: {title}\n" in citation and len(authors) == 8 and all(name in readme for name in authors)
 
 
 def test_the_code_of_the_python_page_runs(tmp_path: Path, corpus: Path, whole: Path) -> None:
