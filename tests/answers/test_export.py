@@ -331,7 +331,7 @@ def test_wrong_words_are_answered_in_one_line_before_torch_is_imported(tmp_path:
         (run, "hf", "--license", "Apache 2.0"): "write it like apache-2.0",
         (run, "hf", "--results", tmp_path / "none"): "there is no folder",
         ("untrained:resnet18", "timm"): "untrained:resnet18 has learned nothing",
-        (run, "zip"): "invalid choice 'zip'",
+        (run, "zip"): "--to is 'zip'; it must be one of 'timm'",
     }
     words = [
         [str(word) for word in ("export", source, "--to", to, "--out", tmp_path / "out", *flags)]

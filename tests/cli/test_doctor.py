@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import Run
 from rich.console import Console
 
 from vivi.cli import doctor
 from vivi.cli.doctor import Doctor
+from vivi.cli.main import run
 from vivi.runtime.errors import UserError
 
 
@@ -61,8 +62,19 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path: Path, monkeypatch: pyte
     assert advice["no_such_package"] == ("optional", "for vivi something: pip install 'vivi-video[it]'")
 
 
+def test_a_gpu_is_named_with_its_memory_and_one_that_fails_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none here: torch's answers are those of a machine with one, but for the computation."""
+    for name, answer in (("is_available", True), ("device_count", 1), ("get_device_name", "GPU X")):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (70 * 10**9, 80 * 10**9))
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no kernel image\nmore")))
+    found = doctor.gpu()
+    assert found.found.startswith("GPU X, 70 of 80 GB free; CUDA ") and found.found.endswith(": no kernel image")
+    assert found.state == "could be better" and "--device cpu" in found.advice
+
+
 def test_without_a_part_of_it_vivi_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "simplejpeg", None)
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
     with pytest.raises(UserError, match="vivi does not work here without jpeg"):
         examined(tmp_path)
 
@@ -73,7 +85,12 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     assert (state, what) == ("could be better", "No such file or directory") and "vivi doctor FOLDER" in advice
 
 
-def test_the_command_prints_json_as_well(vivi: Run, tmp_path: Path) -> None:
-    done = vivi("doctor", tmp_path, "--json")
-    assert done.returncode == 0 and done.stderr == ""
-    assert {"what", "state", "found", "advice"} == {*json.loads(done.stdout)[0]}
+def test_the_command_prints_json_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stream in ("stdout", "stderr"):  # run() puts others in their place
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    monkeypatch.setattr(sys, "argv", ["vivi", "doctor", str(tmp_path), "--json"])
+    run()
+    said = capsys.readouterr()
+    assert {"what", "state", "found", "advice"} == {*json.loads(said.out)[0]} and said.err == ""

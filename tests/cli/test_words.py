@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import tyro
 from conftest import Run
+from small_tasks import write_task
 
 from vivi.cli.bench import Bench
 from vivi.cli.command import Command, Flag, Group
@@ -210,6 +211,19 @@ def test_json_is_all_that_is_on_standard_output(
     assert called(monkeypatch, "recipes", "--json") == 0
     said = capsys.readouterr()
     assert {"recipe", "batch", "losses", "besides"} == {*json.loads(said.out)[0]} and not said.err
+
+
+def test_an_evaluation_prints_its_results_as_json_and_drops_empty_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_task(tmp_path / "data" / "mine")
+    encoder = ("--encoder", "untrained:test_resnet", "--device", "cpu")
+    flags = (*encoder, "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out"))
+    assert called(monkeypatch, "evaluate", "knn", *flags, "--json") == 0
+    said = capsys.readouterr()
+    [result] = json.loads(said.out)["results"]
+    assert (result["task"], result["benchmark"]) == ("mine", "knn") and len(result["score"]["accuracies"]) == 1
+    assert "accuracy" in said.err and "seeds" not in said.err and "setting" not in said.err
 
 
 def test_an_unexpected_error_is_one_line_and_its_traceback_in_a_file(

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from runs import OFTEN, command
 
+import vivi
 from vivi.recipes import RECIPES
 from vivi.train.metrics import read_metrics
 
@@ -43,6 +44,14 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
 def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
     for name in re.findall(r"`((?:tests|studies|examples|benchmarks)/[\w/]+\.py)`", page.read_text()):
         assert (ROOT / name).exists(), name
+
+
+def test_the_citation_is_of_this_version_and_of_the_paper_that_the_readme_names() -> None:
+    citation, readme = (ROOT / "CITATION.cff").read_text(), (ROOT / "README.md").read_text()
+    assert f"version: {vivi.__version__}\n" in citation
+    title, *_ = re.findall(r"title += \{(.*)\}", readme)
+    authors = re.findall(r"family-names: (\w+)", citation)
+    assert f"title: {title}\n" in citation and len(authors) == 8 and all(name in readme for name in authors)
 
 
 def test_the_code_of_the_python_page_runs(tmp_path: Path, corpus: Path, whole: Path) -> None:

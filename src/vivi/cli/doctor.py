@@ -81,9 +81,8 @@ class Doctor(Command):
         return True
 
     def run(self, console: Console) -> list[dict[str, Any]]:
-        checks: list[Callable[[], Finding]] = [python, torch_itself, gpu, triton, videos, jpeg, cores, memory]
-        checks += [shared_memory, lambda: disk(self.folder), hub]
-        found = [*map(_safely, checks), *extras()]
+        checks: list[Callable[[], Finding]] = [python, pytorch, gpu, triton, video, jpeg, cores, memory]
+        found = [*map(_safely, [*checks, shared_memory]), disk(self.folder), _safely(hub), *extras()]
         table = Table(Column(), Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
         signs = {"ok": ("✓", "green"), "optional": ("·", "dim")}
         signs |= {"could be better": ("–", "yellow"), "missing": ("✗", "red")}
@@ -102,19 +101,19 @@ class Doctor(Command):
 
 
 def _safely(check: Callable[[], Finding]) -> Finding:
-    """The finding; what cannot be looked at at all is missing."""
+    """The finding, also where a package cannot even be imported."""
     try:
         return check()
     except Exception as error:
-        name = getattr(check, "__name__", "disk").replace("_", " ")
-        return Finding(name, "missing", f"{type(error).__name__}: {first_line(error)}", "install vivi anew")
+        why, advice = f"{type(error).__name__}: {first_line(error)}", "pip install --force-reinstall vivi-video"
+        return Finding(check.__name__, "missing" if check in NEEDED else "could be better", why, advice)
 
 
 def python() -> Finding:
     return Finding("Python", "ok", f"{sys.version.split()[0]}, vivi {vivi.__version__}")
 
 
-def torch_itself() -> Finding:
+def pytorch() -> Finding:
     import torch
     import torchvision  # its operators must fit torch, which shows when it is imported
 
@@ -134,13 +133,17 @@ def gpu() -> Finding:
             why = "none: there is no NVIDIA driver"
             advice = "with an NVIDIA GPU: install its driver; in a container: start it with --gpus all; "
         return Finding("GPU", "could be better", why, f"{advice}without one, take the -tiny recipes")
-    torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
     lines = []
     for number in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(number)
         name = torch.cuda.get_device_name(number)
         lines.append(f"{name}, {free / GB:.0f} of {total / GB:.0f} GB free")
     about = f"{'; '.join(lines)}; CUDA {torch.version.cuda}"
+    try:
+        torch.ones(64, 64, device="cuda").square().sum().item()
+    except RuntimeError as error:  # of a driver, or a GPU, that this torch is not made for
+        advice = "update its driver, or install another torch (pytorch.org, Get Started); until then --device cpu"
+        return Finding("GPU", "could be better", f"{about}: {first_line(error)}", advice)
     if not torch.cuda.is_bf16_supported():
         return Finding("GPU", "could be better", about, "it has no bfloat16: train with --precision float32")
     return Finding("GPU", "ok", about)
@@ -164,7 +167,7 @@ def triton() -> Finding:
     return Finding("Triton", "ok", about)
 
 
-def videos() -> Finding:
+def video() -> Finding:
     import av
 
     there = [name for name, decoders in DECODERS.items() if any(map(_has_decoder, decoders))]
@@ -288,3 +291,6 @@ def extras() -> Iterator[Finding]:
         except PackageNotFoundError:
             advice = f"for {command}: pip install 'vivi-video[{extra}]'"
             yield Finding(name, "optional", "not installed", advice)
+
+
+NEEDED = (python, pytorch, video, jpeg)

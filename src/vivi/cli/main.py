@@ -39,7 +39,7 @@ COMMANDS = Group(
     "Image representations from unlabelled video.",
     (
         "vivi prepare /disk/videos --out corpus/",
-        "vivi train vivi-ex4-small --corpus corpus/ --out run/",
+        "vivi train auto --corpus corpus/ --out run/",
         "vivi evaluate linear --encoder run/ --data labelled/ --out results/",
         "vivi report results/",
     ),

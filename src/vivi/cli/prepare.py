@@ -28,7 +28,7 @@ class Prepare(Command):
 
     examples: ClassVar = (
         "vivi prepare /disk/videos --out corpus/",
-        "vivi prepare clips/ more.mp4 --out corpus/ --rate 5 --max-shot-seconds 10   # uncut footage",
+        "vivi prepare clips/ more.mp4 --out corpus/ --rate 5   # short clips: more frames of each",
     )
     goes_on: ClassVar = True
     videos: Annotated[Positional[tuple[Path, ...]], arg(metavar="VIDEOS...")]

@@ -53,16 +53,16 @@ class Train(RecipeOptions, Command):
     """Train an encoder on videos, images, or both, or go on with a run. Every field of the recipe is a flag."""
 
     examples: ClassVar = (
-        "vivi train vivi-ex4-small --corpus corpus/ --out run/",
+        "vivi train auto --corpus corpus/ --out run/   # a recipe that fits the corpus and the machine",
         "vivi train vivi-ex4-small --corpus corpus/ --out run/ --steps 20000 --optimiser.lr 0.4",
         "vivi train vivi-ex4-co100-small --corpus corpus/ --images labelled/ --out run/",
         "vivi train vivi-ex4 --help   # the flags with the values of this recipe",
     )
     everyday: ClassVar = (
-        *("--corpus", "--images", "--out", "--steps", "--seed", "--batch.videos", "--augment.size"),
+        *("--corpus", "--images", "--out", "--minutes", "--steps", "--seed", "--batch.videos", "--augment.size"),
         *("--encoder.name", "--encoder.start", "--optimiser.lr", "--loss.frame", "--loss.video"),
         *("--loss.video-weight", "--loss.supervised-weight"),
-        *("--sweep", "--device", "--micro-batch", "--checkpoint-every"),
+        *("--sweep", "--device", "--micro-batch", "--checkpoint-every", "--log"),
     )
     goes_on: ClassVar = True
 
