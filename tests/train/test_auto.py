@@ -104,7 +104,7 @@ def test_a_single_long_file_trains(tmp_path: Path) -> None:
     settings = PrepareSettings(rate=0.5)
     prepare([tmp_path / "long.mp4"], tmp_path / "corpus", settings, PrepareExecution(workers=1), Console(quiet=True))
     printed = auto(tmp_path / "corpus", tmp_path / "run", "--steps", 2)
-    assert "few and long videos, so they are divided into segments of up to 0.5 minutes" in printed
+    assert "few and long videos, so they are divided into segments of up to 0.5 min;" in printed
     assert "23 training videos, 2 held out" in printed and "step 2/2" in printed
 
 

@@ -55,9 +55,7 @@ def about(batch: Batch) -> str:
     """What is done about the footage, in words, if anything."""
     parts = []
     if batch.segment_minutes:
-        parts.append(
-            f"few and long videos, so they are divided into segments of up to {batch.segment_minutes:g} minutes"
-        )
+        parts.append(f"few and long videos, so they are divided into segments of up to {batch.segment_minutes:g} min")
     if batch.max_shot_seconds:
         parts.append(f"few cuts, so takes are cut into shots of {batch.max_shot_seconds:.2g} s")
     return "; ".join(parts)

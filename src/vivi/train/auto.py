@@ -16,6 +16,7 @@ from rich.console import Console
 from vivi.data.cut import cut
 from vivi.data.footage import about, suit
 from vivi.data.index import open_index
+from vivi.data.plan import with_enough_shots
 from vivi.prepare.corpus import Corpus
 from vivi.recipes import RECIPES, Augment, Exemplar, Recipe
 from vivi.runtime.distributed import World, choose_device
@@ -62,7 +63,7 @@ def choose(corpus: Corpus, device: str = "auto") -> Choice:
     batch = fit_batch(recipe, training, None, None).batch
     frames = min(_MOST_FRAMES, passes // max(1, batch.videos * batch.shots))
     batch = replace(batch, frames=max(batch.frames, frames))
-    videos = f"{method}: {batch.videos} of {int((~training.test).sum()):,} training videos a step"
+    videos = f"{method}: {batch.videos} of {len(with_enough_shots(training, batch.shots)):,} training videos a step"
     shots = f"{batch.shots} shots of each" if batch.shots > 1 else "a shot of each, as they are too short for more"
     apart = "; pieces of one take are not told apart" if batch.max_shot_seconds else ""
     line = f"{videos}, {shots}, {batch.frames} frames of a shot{apart}"
