@@ -170,6 +170,7 @@ class FiveSeeds:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
     def run(self) -> None:
+        (HERE / "results").mkdir(exist_ok=True)
         files = [HERE / "results" / f"seed-{seed}.json" for seed in self.seeds]
         for seed, file in zip(self.seeds, files, strict=True):
             if self.demos and not file.exists():

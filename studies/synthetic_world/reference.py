@@ -99,6 +99,7 @@ class Reference:
                 logits = torch.cat([model(part)[k] for part in images.split(100)])
             accuracies[task] = round(100 * (logits.argmax(1) == labels).float().mean().item(), 1)
         path = Path(__file__).parent / "results" / "reference.json"
+        path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(accuracies, indent=1) + "\n")
         print(accuracies)
 

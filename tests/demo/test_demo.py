@@ -51,8 +51,8 @@ def test_gains_are_told_from_their_errors(tmp_path: Path) -> None:
     print_gains(tmp_path, console)
     assert isinstance(console.file, io.StringIO)
     said = dict(re.findall(r"(\w+) +│ \d\d\.\d(.*?)│", console.file.getvalue()))
-    assert "+1.0 ± 5.0, within its error" in said["frames"] and "32m" not in said["frames"]
-    assert "\x1b[31m  -10.0 ± " in said["shots"] and "\x1b[32m  +20.0 ± " in said["vivi"]
+    assert "+1.0 ± 5.0, within error" in said["frames"] and "32m" not in said["frames"]
+    assert "\x1b[31m  −10.0 ± " in said["shots"] and "\x1b[32m  +20.0 ± " in said["vivi"]
     assert "within" not in said["vivi"] + said["shots"] and "±" not in said["untrained"]
 
 

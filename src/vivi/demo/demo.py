@@ -23,6 +23,7 @@ from vivi.recipes.losses import Exemplar
 from vivi.report.boards import Board, difference, make_boards, mean
 from vivi.report.options import ReportOptions
 from vivi.report.page import write_report
+from vivi.report.table import number, signed
 from vivi.runtime.errors import UserError
 from vivi.runtime.progress import ProgressLine
 from vivi.train.metrics import read_metrics
@@ -46,8 +47,8 @@ def demo(out: Path, world: SynthesizeSettings, steps: int, console: Console) -> 
     settings = PrepareSettings(rate=2.0, short_side=96, test_fraction=0.2)
     prepare([out / "videos"], out / "corpus", settings, console=console)
     print_summary(out / "corpus", console)
-    for number, (name, recipe) in enumerate(TRAINED.items(), start=3):
-        console.rule(f"{number}  train: learn from {'frames, shots and videos' if name == 'vivi' else name}")
+    for stage, (name, recipe) in enumerate(TRAINED.items(), start=3):
+        console.rule(f"{stage}  train: learn from {'frames, shots and videos' if name == 'vivi' else name}")
         execution = Execution(monitor_every=max(1, steps // 6))
         train(demo_recipe(recipe, steps, world.seed), DataPaths(out / "corpus"), out / name, execution, console)
     console.print(retrieval_line(out / "vivi"), soft_wrap=True)
@@ -95,7 +96,7 @@ def print_gains(results: Path, console: Console) -> None:
     """Mean accuracies, and what each encoder gains over the untrained one."""
     boards = make_boards(read_results(results)[0], paper=False, baseline="untrained")
     table = Table("mean accuracy on 4 tasks, %", *(board.title.split(",")[0] for board in boards))
-    table.add_row("chance", *(f"{board.chance:.1f}" for board in boards))
+    table.add_row("chance", *(number(board.chance) for board in boards))
     for name in ("untrained", *TRAINED):
         table.add_row(name, *(_score(board, name) for board in boards))
     console.print(table)
@@ -105,6 +106,8 @@ def print_gains(results: Path, console: Console) -> None:
 def _score(board: Board, name: str) -> Text:
     row, baseline = board.find(name), board.baseline
     assert row and baseline
-    score, gain = Text(f"{mean(row, board.counted).value:.1f}"), difference(row, baseline, board.counted)
-    words, style = {"up": ("", "green"), "down": ("", "red")}.get(gain.verdict, (", within its error", "dim"))
-    return score if row is baseline else score.append(f"  {gain.value:+.1f} ± {gain.error:.1f}{words}", style)
+    score, gain = Text(number(mean(row, board.counted).value)), difference(row, baseline, board.counted)
+    if row is baseline or gain.value is None:
+        return score
+    words, style = {"up": ("", "green"), "down": ("", "red")}.get(gain.verdict, (", within error", "dim"))
+    return score.append(f"  {signed(gain.value)} ± {number(gain.error)}{words}", style)
