@@ -102,6 +102,8 @@ class Train(RecipeOptions, Command):
             check_runs([recipe for _, recipe in runs], self.paths)
         for folder, recipe in runs:
             train(recipe, self.paths, folder, self.execution, console, named)
+        if os.environ.get("RANK", "0") != "0":
+            return {}  # rank 0 has the runs
         return {"runs": [{"run": folder, **read_metrics(folder)[-1]} for folder, _ in runs]}
 
     def _chosen(self, console: Console) -> tuple[Recipe, Recipe]:
